@@ -13,3 +13,4 @@ mod proof;
 mod release;
 mod scale;
 mod script;
+mod shards;

@@ -12,7 +12,8 @@ use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::{Action, Membership, labels};
 use roundhouse_elastic::ledger;
 use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
-use roundhouse_tests::{local, manifests, nodes};
+use roundhouse_tests::{local, manifests, nodes, processes};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 pub(super) const JOB: &str = "digits";
@@ -22,6 +23,9 @@ pub(super) const PACE: &str = "/checkpoints/pace";
 const PAUSE: u64 = 50;
 /// A generation counts as training after this number of committed steps.
 const MIN_STEPS: usize = 5;
+
+/// Number of processes of a worker that share a state.
+pub(super) const NUM_SHARDS: usize = 2;
 
 /// A running job with its namespace and its shared directory.
 pub(super) struct Drill {
@@ -34,11 +38,16 @@ pub(super) struct Drill {
 impl Drill {
     /// Applies the job. With `spread`, each of its workers runs on another node.
     pub(super) async fn start(name: &str, steps: u64, spread: bool) -> Self {
+        Self::start_job(name, Self::digits(steps, spread)).await
+    }
+
+    /// The job of [`Self::start`].
+    pub(super) fn digits(steps: u64, spread: bool) -> Value {
         let mut job = local::job(3, steps);
         let spec = &mut job["spec"];
         spec["trainer"]["data"]["volume"] = json!({"configMap": {"name": "digits-data"}});
         spec["workers"]["template"] = template(spread);
-        Self::start_job(name, job).await
+        job
     }
 
     /// Applies a job. Its checkpoints and the pace of its steps are on a volume that all nodes
@@ -143,6 +152,25 @@ impl Drill {
         }
         members.sort_by_key(|(node_rank, _)| *node_rank);
         members.into_iter().map(|(_, pod)| pod).collect()
+    }
+
+    /// The process ids of a worker's training processes.
+    pub(super) fn processes_of(&self, pod: &str) -> Vec<u32> {
+        nodes::processes(&self.space.name, pod).unwrap()
+    }
+
+    /// Kills one of the processes of a worker that share a state, and waits until the agent has
+    /// started all of them again.
+    pub(super) async fn kill_one_of(&self, pod: &str) {
+        let before = self.processes_of(pod);
+        assert_eq!(before.len(), NUM_SHARDS, "{before:?}");
+        assert!(processes::send(before[1], Signal::KILL));
+        let restarted = until("the replica restarts", DEADLINE, || async {
+            let now = nodes::processes(&self.space.name, pod)?;
+            let is_new = now.iter().all(|pid| !before.contains(pid));
+            Ok((now.len() == NUM_SHARDS && is_new).then_some(()))
+        });
+        self.or_dump(restarted.await).await;
     }
 
     /// Waits until a pod is deleted. A new pod may have the same name.

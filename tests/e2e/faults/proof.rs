@@ -96,12 +96,14 @@ impl Drill {
         report
     }
 
-    fn compare_with_undisturbed_run(&self) {
+    pub(super) fn compare_with_undisturbed_run(&self) {
         let directory = tempfile::tempdir().unwrap();
         let config = directory.path().join("trainer.json");
         let undisturbed = directory.path().join("weights.safetensors");
         let mut trainer = self.spec["trainer"].clone();
         trainer["data"].as_object_mut().unwrap().remove("volume");
+        // A single process has no optimizer to share.
+        trainer.as_object_mut().unwrap().remove("parallel");
         std::fs::write(&config, trainer.to_string()).unwrap();
         let run = Command::new(local::programs().unwrap().join("roundhouse-train"))
             .arg("--config")

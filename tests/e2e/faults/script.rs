@@ -5,11 +5,8 @@ use std::path::{Path, PathBuf};
 
 use kube::ResourceExt;
 use roundhouse_contract::labels;
-use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::pytorch::Script;
 use roundhouse_tests::weights::difference;
-use roundhouse_tests::{nodes, processes};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::drill::{Drill, PACE};
@@ -20,8 +17,6 @@ const STEPS: u64 = 3_000;
 /// Six processes compute a step of the sharded script, which takes longer without a pause, too.
 const STEPS_OF_SHARDED: u64 = 500;
 const PAUSE_OF_SHARDED: u64 = 200;
-/// The processes of each worker of the sharded script.
-const REPLICA: usize = 2;
 /// The largest allowed difference in 64 bits, as a fraction of the largest weight of a tensor.
 const ROUNDING: f32 = 1e-12;
 
@@ -86,23 +81,6 @@ fn job(script: &Script) -> Value {
     script.job_of(3, &template)
 }
 
-fn processes_of(drill: &Drill, pod: &str) -> Vec<u32> {
-    nodes::processes(&drill.space.name, pod).unwrap()
-}
-
-/// Kills a process of a worker, and waits until its agent has started all of them again.
-async fn kill_one_of(drill: &Drill, pod: &str) {
-    let before = processes_of(drill, pod);
-    assert_eq!(before.len(), REPLICA, "{before:?}");
-    assert!(processes::send(before[1], Signal::KILL));
-    let restarted = until("the replica restarts", DEADLINE, || async {
-        let now = nodes::processes(&drill.space.name, pod)?;
-        let is_new = now.iter().all(|pid| !before.contains(pid));
-        Ok((now.len() == REPLICA && is_new).then_some(()))
-    });
-    drill.or_dump(restarted.await).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn script_survives_a_killed_process_and_a_deleted_pod() {
     let script = Script::whole(STEPS).unwrap();
@@ -131,17 +109,17 @@ async fn sharded_script_survives_a_killed_process_and_a_deleted_pod() {
     let [killed, deleted, untouched] = names.as_slice() else {
         panic!("{names:?}")
     };
-    let of_deleted = processes_of(&drill, deleted);
-    let of_untouched = processes_of(&drill, untouched);
+    let of_deleted = drill.processes_of(deleted);
+    let of_untouched = drill.processes_of(untouched);
 
-    kill_one_of(&drill, killed).await;
+    drill.kill_one_of(killed).await;
     let second = drill.trains(3, first).await;
-    assert_eq!(processes_of(&drill, deleted), of_deleted);
-    assert_eq!(processes_of(&drill, untouched), of_untouched);
+    assert_eq!(drill.processes_of(deleted), of_deleted);
+    assert_eq!(drill.processes_of(untouched), of_untouched);
 
     Fault::Delete.inject(&drill, deleted).await;
     drill.trains(3, second).await;
-    assert_eq!(processes_of(&drill, untouched), of_untouched);
+    assert_eq!(drill.processes_of(untouched), of_untouched);
 
     // The agent restarts a replica without its container.
     drill
