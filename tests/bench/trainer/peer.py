@@ -2,8 +2,8 @@
 over Gloo, or with a model or an optimizer that the processes share.
 
 This is one of `--world` processes. Rank 0 prints one line: the median steps per second over several
-windows, and the peak of its resident memory in MiB. The samples are synthetic and in memory, so no
-reader is measured.
+windows, and the largest peak of the resident memory of a process in MiB. The samples are synthetic
+and in memory, so no reader is measured.
 """
 import argparse
 import math
@@ -235,11 +235,14 @@ def main():
         if options.device == "cuda":
             torch.cuda.synchronize()
         rates.append(window / (time.perf_counter() - started))
-    if options.rank == 0:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{statistics.median(rates):.2f} {peak:.0f}")
+    peak = torch.tensor([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024])
     if options.world > 1:
+        dist.all_reduce(peak, dist.ReduceOp.MAX)
         dist.destroy_process_group()
+    if options.rank == 0:
+        print(f"{statistics.median(rates):.2f} {peak.item():.0f}", flush=True)
+    # With FSDP2 a thread of PyTorch may abort the process while Python ends.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import tempfile
 import ours
 from bench import HERE
 from ports import free_port
-from world import World, output_of_rank_0, replace
+from world import World, output_of_rank_0
 
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 SIDES = ["no shards", "Zero1", "DDP", "DDP, ZeroRedundancyOptimizer", "FSDP2"]
@@ -22,6 +22,8 @@ SIDES = ["no shards", "Zero1", "DDP", "DDP, ZeroRedundancyOptimizer", "FSDP2"]
 
 class Replica(World):
     """One worker of two processes. Its nodes are the processes."""
+
+    procs_per_worker = 2
 
     def __init__(self, trainer, directory, data, config):
         directory = pathlib.Path(directory)
@@ -47,8 +49,6 @@ class Replica(World):
 
     def issue(self, generation, nodes):
         super().issue(generation, [0])
-        file = self.directory / "membership-0"
-        replace(file, json.dumps(json.loads(file.read_text()) | {"procsPerWorker": 2}))
 
 
 def peak(process):
@@ -71,7 +71,7 @@ def mine(options, data, name, is_sharded):
 
 
 def theirs(options, name, shard):
-    """The same of PyTorch, with the memory of rank 0."""
+    """The same of PyTorch."""
     command = [options.python, HERE / "peer.py", "--model", name, "--world", "2", "--port", str(free_port())]
     command += ["--seconds", str(options.seconds), "--shard", shard]
     output = output_of_rank_0([[*command, "--rank", str(rank)] for rank in range(2)], [{}, {}])
@@ -89,7 +89,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
-        print("| model | side | steps/s | of DDP | peak memory of a process |\n|---|---|---|---|---|", flush=True)
+        print("| model | side | steps/s | of DDP | peak memory of the larger process |\n|---|---|---|---|---|", flush=True)
         for name in options.models.split(","):
             found = {side: [] for side in SIDES}
             for number in range(options.rounds):

@@ -53,6 +53,8 @@ class World:
     """Workers with one process each, in one directory. Use it in a `with` block, which kills
     remaining processes."""
 
+    procs_per_worker = 1
+
     def __init__(self, trainer, directory, data, config, nodes, variables=None):
         self.trainer, self.directory, self.data = trainer, pathlib.Path(directory), pathlib.Path(data)
         self.variables = variables or (lambda node: {})
@@ -138,7 +140,7 @@ class World:
                 "action": "Join",
                 "nodeRank": rank,
                 "nodes": len(nodes),
-                "procsPerWorker": 1,
+                "procsPerWorker": self.procs_per_worker,
                 "master": {"address": "127.0.0.1", "port": self.ports[nodes[0]]},
                 "members": "-".join(map(str, nodes)),
                 "incarnation": {"podUid": str(node), "restarts": self.restarts[node]},

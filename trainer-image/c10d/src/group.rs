@@ -166,22 +166,24 @@ impl ProcessGroup {
         })
     }
 
-    /// Copies tensor `i` of rank `i` to all ranks, with all tensors on their way at once. Empty
-    /// tensors are left out. [`Self::all_reduce`] describes when they are complete.
+    /// Copies tensor `i` of rank `i` to all ranks. Starts all broadcasts before it waits for the
+    /// first, and skips empty tensors. [`Self::all_reduce`] describes when they are complete.
     ///
     /// # Errors
-    /// A peer is lost or does not answer, a tensor is not dense and contiguous, or the tensors are
-    /// not as many as the ranks.
+    /// A peer is lost or does not answer, a tensor is not dense and contiguous, or the number of
+    /// tensors is not the number of ranks. Some tensors may still change until the group is
+    /// aborted.
     pub fn broadcast_each(&self, tensors: &mut [Tensor]) -> Result<()> {
         tensors.iter().try_for_each(fit)?;
         if tensors.len() != self.world_size as usize {
-            let words = format!("{} tensors of {} ranks", tensors.len(), self.world_size);
+            let words = format!("{} tensors for {} ranks", tensors.len(), self.world_size);
             return Err(Error::refused(words));
         }
         let pointers = pointers(tensors);
         let (list, count) = (pointers.as_ptr(), pointers.len());
         self.collective(|group| {
-            // SAFETY: group, tensors and the list of pointers are live; the bridge keeps none.
+            // SAFETY: group, tensors and the list of pointers are live. Broadcasts that still run
+            // after an error hold references of their own to the tensors.
             unsafe { ffi::rh_group_broadcast_each(group, list, count) }
         })
     }

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,7 +31,7 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
 
 
 def leave_with(error: BaseException) -> NoReturn:
-    """Ends a worker's process with the exit code of an error that it has printed."""
+    """Ends a worker's process with the exit code of an error. The caller has printed the error."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Do not run exit handlers: threads of PyTorch may wait for peers, and its destructors wait for
@@ -41,11 +40,12 @@ def leave_with(error: BaseException) -> NoReturn:
 
 
 class Exits:
-    """Why the script of this process ends, for a handler of ``atexit``, which Python gives no
-    reason."""
+    """Finds the error with which the script of this process ends. Python does not give it to a
+    handler of ``atexit``. A script that raises SystemExit itself, or that has imported ``sys.exit``
+    by name before, is not detected."""
 
     def __init__(self) -> None:
-        self._before, self._own_exit = _last_uncaught(), sys.exit
+        self._uncaught_before, self._own_exit = _last_uncaught(), sys.exit
         self._last: BaseException | None = None
         # The functions of module site, which some interpreters do not load, raise SystemExit, too.
         names = ((sys, "exit"), (builtins, "exit"), (builtins, "quit"))
@@ -54,7 +54,7 @@ class Exits:
             setattr(module, name, self._exit)
 
     def close(self) -> None:
-        """Must be called when nothing needs the reason any more."""
+        """Restores the functions that this object has replaced."""
         for module, name, before in self._replaced:
             if getattr(module, name) == self._exit:
                 setattr(module, name, before)
@@ -63,30 +63,31 @@ class Exits:
         """The error with which Python ends the script: that of ``sys.exit`` or ``exit`` with
         another code than 0, or one that a library has printed in its own ``sys.excepthook``."""
         last = _last_uncaught()
-        return self._last if last is self._before else last
+        return self._last if last is self._uncaught_before else last
 
     def _exit(self, code: Any = None) -> NoReturn:
         try:
             self._own_exit(code)  # A library, such as wandb, may have replaced it, too.
         except SystemExit as error:
-            raise _Exit(error.code, self._note) from None
+            raise _Exit(error.code, self) from None
 
-    def _note(self, error: BaseException) -> None:
+    def note(self, error: SystemExit) -> None:
+        """Must be called when the process ends with ``error``."""
         self._last = error
 
 
 class _Exit(SystemExit):
-    """What ``sys.exit`` raises. A script may catch it and continue. ``ends`` is called when the
-    process ends: only the interpreter reads the code without a frame of Python."""
+    """What ``sys.exit`` raises. A script may catch it and continue. When Python ends the process,
+    it reads the code without a frame of Python below, which nothing else does."""
 
-    def __init__(self, code: Any, ends: Callable[[BaseException], None]):
+    def __init__(self, code: Any, exits: Exits):
         super().__init__(code)
-        self._code, self._ends = code, ends
+        self._code, self._exits = code, exits
 
     @property
     def code(self) -> Any:
         if self._code and sys._getframe().f_back is None and threading.current_thread() is threading.main_thread():
-            self._ends(SystemExit(self._code))
+            self._exits.note(self)
         return self._code
 
     @code.setter

@@ -282,7 +282,7 @@ class Group:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether the generation has failed, so that its collectives do."""
+        """Whether the group was aborted. Its collectives then fail."""
         return self._is_aborted
 
     def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:

@@ -18,8 +18,9 @@ from .groups import Group, Wires, duration, gloo, nccl
 from .replica import Replica
 from .stores import serve
 
-# Seconds for which a process waits at its end for connections that it no longer needs. Each attempt
-# takes at most two.
+# Seconds for which a process waits at its end for attempts to connect that it no longer needs. An
+# attempt to reach a store takes at most 2 s. One to connect with ranks that are lost may take
+# longer, and the process does not wait for its end.
 _MOST_AT_END = 10.0
 
 
@@ -78,37 +79,37 @@ class Network:
         # The reason why the ranks cannot train together. It is raised later, where the script sees
         # it.
         self.mismatch: RoundhouseError | None = None
-        self._changed = threading.Condition()
-        self._num_open = 0
+        self._attempt_ended = threading.Condition()
+        self._num_attempts = 0
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[None]:
-        with self._changed:
-            self._num_open += 1
+    def _attempt(self) -> Iterator[None]:
+        with self._attempt_ended:
+            self._num_attempts += 1
         try:
             yield
         finally:
-            with self._changed:
-                self._num_open -= 1
-                self._changed.notify_all()
+            with self._attempt_ended:
+                self._num_attempts -= 1
+                self._attempt_ended.notify_all()
 
     def end(self) -> None:
-        """Waits for attempts to connect to a generation that did not form. A thread that returns
-        from PyTorch while Python ends aborts the process."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._num_open == 0, _MOST_AT_END)
+        """Waits for threads that still connect to a generation that did not form. If such a thread
+        returns from PyTorch while Python ends, the process aborts."""
+        with self._attempt_ended:
+            self._attempt_ended.wait_for(lambda: self._num_attempts == 0, _MOST_AT_END)
 
     def host(self, address: str, port: int, seconds: float) -> Store:
         """Serves a store on one address and port of this host; other addresses of the host do not
         answer."""
-        with self._open():
+        with self._attempt():
             store, port = serve(address, port, seconds)
         return Store(store, port)
 
     def dial(self, address: str, port: int, seconds: float) -> Store:
         """Connects to the store of another process."""
         before = open_sockets()
-        with self._open():
+        with self._attempt():
             store = dist.TCPStore(address, port, is_master=False, timeout=duration(seconds), wait_for_workers=False)
         return Store(store, port, socket=opened_to(port, before))
 
@@ -123,7 +124,7 @@ class Network:
         own_store_port: int | None,
     ) -> Group:
         """Connects the ranks that have gathered at the store. Returns when all are connected."""
-        with self._open():
+        with self._attempt():
             return self._connected(store, (generation, rank, size), seconds, address, own_store_port)
 
     def _connected(

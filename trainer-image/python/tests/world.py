@@ -133,8 +133,8 @@ class World:
 
     @contextlib.contextmanager
     def steps_held(self, then=0):
-        """Holds each step in the block, so that no training ends before a new worker has joined it.
-        ``then``: how slow later steps are, in milliseconds."""
+        """Holds the steps while the block runs, so that no training ends before a new worker has
+        joined it. ``then``: the pause of later steps in milliseconds."""
         self.slow(60_000)
         yield
         self.slow(then)

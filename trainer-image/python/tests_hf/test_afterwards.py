@@ -206,12 +206,13 @@ def test_save_of_rank_0_alone_counts_for_no_other_one(tmp_path):
     check(tmp_path)
 
 
-def test_file_that_rank_0_never_writes_ends_the_others(tmp_path):
-    with script(tmp_path, "if rank == 0:", "    raise SystemExit(3)", SAVE) as world:
+@pytest.mark.parametrize("saves", [[SAVE], ["try:", f"    {SAVE}", "except Exception:", "    pass"]], ids=["raises", "ignored"])
+def test_file_that_rank_0_never_writes_ends_the_others(tmp_path, saves):
+    with script(tmp_path, "if rank == 0:", "    raise SystemExit(3)", *saves) as world:
         workers = start(world, 2)
         world.ends(workers[:1], 3)
         world.ends(workers[1:], 75)
-        assert "the script of rank 0 has ended, and has not written" in workers[1].words()["message"]
+        assert "the script of rank 0 has ended without writing" in workers[1].words()["message"]
 
 
 # A save that is lost with rank 0 after the script has changed the model, which the script ignores.
@@ -219,7 +220,7 @@ LOST = ["trainer.model.float()", "try:", "    trainer.save_model(str(HERE / 'sec
 
 
 @pytest.mark.parametrize("before", [[], ["own = vars(trainer).pop('_save', None)", SAVE, "if own: trainer._save = own"]])
-def test_lost_save_that_the_script_ignores_ends_no_job(tmp_path, before):
+def test_lost_save_that_the_script_ignores_completes_no_job(tmp_path, before):
     with script(tmp_path, *before, *LOST) as world:
         workers = start(world, 2, DIES="1")
         world.ends(workers[1:], 75)

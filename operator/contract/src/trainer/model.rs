@@ -160,13 +160,13 @@ pub struct Model {
     /// their own. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tie_embeddings: Option<bool>,
-    /// Experts of a `switch` in every second block: perceptrons of which each token passes through
-    /// one. Default: 8.
+    /// Number of experts in every second block of a `switch`. An expert is a perceptron, and each
+    /// token passes through one of them. Default: 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 512)))]
     pub num_experts: Option<u32>,
-    /// Tokens that an expert of a `switch` takes from a sequence of T tokens: at most
-    /// `capacityFactor` · T / `numExperts`, rounded up. More tokens skip the expert. Default: 1.25.
+    /// An expert of a `switch` takes at most `capacityFactor` · T / `numExperts` (rounded up) of
+    /// the T tokens of a sequence. Later tokens skip the expert. Default: 1.25.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0.1, max = 512.0)))]
     pub capacity_factor: Option<f64>,

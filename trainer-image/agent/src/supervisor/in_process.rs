@@ -244,7 +244,7 @@ impl Worker<'_> {
         let status = self.status(local_rank);
         let generation = status.as_ref().map_or(0, |status| status.generation);
         let own_words = ranks::failure(&self.options.run_dir, local_rank);
-        let crashes = own_words.is_none() && self.options.runs_script();
+        let is_unreported_script = own_words.is_none() && self.options.runs_script();
         let message = verdict::explain(
             ended.end,
             own_words,
@@ -255,10 +255,11 @@ impl Worker<'_> {
                 .as_deref(),
             self.processes.has_memory(),
         );
-        if crashes {
-            return verdict::before_join(message, status.as_ref());
+        if is_unreported_script {
+            verdict::before_join(message, status.as_ref())
+        } else {
+            message
         }
-        message
     }
 
     fn verdict(&self) -> (i32, TerminationMessage) {

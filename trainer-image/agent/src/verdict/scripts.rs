@@ -1,4 +1,4 @@
-//! Ends that concern scripts only.
+//! Termination messages that only processes of scripts have.
 
 use roundhouse_contract::{Phase, RankStatus, TerminationMessage, termination::Reason};
 
@@ -44,9 +44,9 @@ pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMe
     })
 }
 
-/// Adds to the message of a script process that crashed that it had not joined, and what to do if
-/// it is a script for torchrun. `message` is not the process's own report, and `status` is its last
-/// status.
+/// Adds to the message of a crash that the script had not joined, with advice for a script for
+/// torchrun. `message` comes from [`explain`](super::explain) and not from the process. `status` is
+/// the last status of the process.
 #[must_use]
 pub fn before_join(message: TerminationMessage, status: Option<&RankStatus>) -> TerminationMessage {
     let has_joined = status.is_some_and(|status| status.phase != Phase::Preparing);

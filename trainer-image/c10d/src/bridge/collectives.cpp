@@ -69,7 +69,8 @@ int rh_group_broadcast(const RhGroup* group, at::Tensor* tensor, int root) {
   });
 }
 
-// Tensor i is that of rank i. All are on their way at once.
+// Broadcasts tensor i from rank i. Starts all broadcasts before it waits for the first. After an
+// error others may still run, until the group is aborted.
 int rh_group_broadcast_each(const RhGroup* group, at::Tensor* const* tensors, size_t count) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);

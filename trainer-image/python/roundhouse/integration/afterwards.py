@@ -14,7 +14,7 @@ from typing import TypeVar
 from ..errors import PeerLost
 from ..job import Job
 from ..replica import current
-from .lines import Call, Calls, Line, opened
+from .lines import Calls, Line, open_line
 from .membership import Membership
 from .steps import complete
 
@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 
 # A week, in seconds: a script may work for long after its training.
 _PATIENCE = 604_800.0
+_LOST = "rank 0 was lost after the training, before its script had ended: the ranks start again and repeat that part"
 
 
 def stays_member() -> bool:
@@ -50,9 +51,8 @@ class Afterwards:
         # The calls of the script that have written, on whichever rank.
         self._written = Calls()
         self._is_writing = False
-        # Whether this rank has seen that a call was lost with rank 0, and the call has not been
-        # repeated.
-        self._is_undone = False
+        # Why a call was lost with rank 0, until the ranks have connected with another one.
+        self._undone: str | None = None
         # Identities and versions of the trained tensors at the end of the training, once it has
         # returned.
         self._trained: list[tuple[int, int, int]] | None = None
@@ -83,28 +83,28 @@ class Afterwards:
                 result = function()
             finally:
                 self._is_writing = False
-            if self._line.has_written(call):
+            if self._line.report_or_wait(call):
                 self._written.add(call)
                 return result
             if self._line.has_ended:
-                raise PeerLost(
-                    f"the script of rank 0 has ended, and has not written {target}: the ranks start again; call it on all ranks, or on "
-                    "rank 0 alone"
+                self._undone = (
+                    f"the script of rank 0 has ended without writing {target}, so the ranks start again: make the call on all ranks, or "
+                    "on rank 0 alone"
                 )
+                raise PeerLost(self._undone)  # The script may catch it.
             self._take_over()
 
     def _end(self) -> None:
         """Raises PeerLost if rank 0 was lost before the end of its script, and may have left work
         undone. All ranks start again then."""
-        has_lost = self._is_undone or self._line.is_lost()
-        if not has_lost:
+        if not (self._undone or self._line.is_lost()):
             self._line.end()
-        elif self._is_undone or not self._written.keys or self._job._process.checkpoint_dir is not None:
-            raise PeerLost("rank 0 was lost after the training, before its script had ended: the ranks start again and repeat that part")
+        elif self._undone or not self._written.keys or self._job._process.checkpoint_dir is not None:
+            raise PeerLost(self._undone or _LOST)
 
     def _take_over(self) -> None:
         # Until the end of this method: the script may catch what it raises.
-        self._is_undone = True
+        self._undone = _LOST
         self._line.close()
         if self._trained not in (None, self._versions()):
             # A new rank would get the changed model, and change it again.
@@ -117,7 +117,7 @@ class Afterwards:
         self._line = self._meet()
         if self._trained is not None:
             self.note()
-        self._is_undone = False
+        self._undone = None
 
     def _versions(self) -> list[tuple[int, int, int]]:
         tensors = [one for module in self._job._modules for one in (*module.parameters(), *module.buffers())]
@@ -140,7 +140,7 @@ class Afterwards:
         """Connects the ranks with rank 0, in further generations if one is lost meanwhile."""
         generations, process = self._job._generations, self._job._process
         while True:
-            line = opened(generations.group, self._written)
+            line = open_line(generations.group, self._written)
             if line is None:
                 self._lose("rank 0 does not answer after the training")
             elif process.sum([0.0]) is not None:

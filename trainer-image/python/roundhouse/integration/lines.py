@@ -23,31 +23,32 @@ _TIMEOUT = 60.0
 # Seconds between two checks for Ctrl-C.
 _LOOK_INTERVAL = 0.5
 _TOKEN_BYTES = 16
-# What rank 0 sends: keys of a call that has written, and another one when its script has ended.
+# Rank 0 sends the keys of each call that has written. When its script ends, it sends _ENDED.
 _KEY_BYTES = 16
 _ENDED = bytes(_KEY_BYTES)
 
-# A call of the script that writes: its keys, and how often calls with such a key have written then.
+# The keys of a call of the script that writes, each with the number of calls that have the key,
+# this one included.
 Call = list[tuple[bytes, int]]
 
 
 class Calls:
     """The calls of the script that have written.
 
-    Rank 0 may make more of them than the others, so these do not only count: a call of another rank
-    is one from the same place of the script, or for the same target. A script may choose a target
-    by the clock, and call from other places on rank 0.
+    Their number is not enough, because rank 0 may make calls that the other ranks do not make. Two
+    ranks make the same call if it is at the same place of the script, as the name of a file may
+    contain the time; or if it has the same target, as rank 0 may call from a place of its own.
     """
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
 
     def following(self, target: str) -> Call:
-        """The call of the script that is being made. It writes ``target``."""
+        """The call that the script makes now, which writes ``target``."""
         return [(key, self.keys.count(key) + 1) for key in (_key(_place()), _key(f"target {target}"))]
 
     def add(self, call: Call) -> None:
-        """Must be called when it has written."""
+        """Must be called when the call has written."""
         self.keys += [key for key, _ in call]
 
 
@@ -56,7 +57,7 @@ def _key(words: str) -> bytes:
 
 
 def _place() -> str:
-    """The place of the current call in the script: the lines of all its frames."""
+    """The functions and lines of all frames of the current call."""
     return " ".join(f"{frame.f_code.co_name}:{line}" for frame, line in traceback.walk_stack(sys._getframe()))
 
 
@@ -86,9 +87,9 @@ class Line:
         self._is_lost = False
         _lines.add(self)
 
-    def has_written(self, call: Call) -> bool:
-        """Reports on rank 0 that it has written. Elsewhere it waits for the report, and returns
-        False if rank 0 has ended or is lost before."""
+    def report_or_wait(self, call: Call) -> bool:
+        """Reports on rank 0 that the call has written. Another rank waits for the report, and
+        returns False if rank 0 ends or is lost before it."""
         if self._is_first:
             self.report([key for key, _ in call])
             return True
@@ -145,7 +146,7 @@ class Line:
         return True
 
 
-def opened(group: Group | None, written: Calls) -> Line | None:
+def open_line(group: Group | None, written: Calls) -> Line | None:
     """The connections of a new generation; None if rank 0 does not answer. ``written``: what other
     ranks need not wait for, if this one is rank 0."""
     if group is None:

@@ -56,10 +56,12 @@ class Membership:
         if os.getpid() != self._pid:
             return  # A child process that the script has forked is no member.
         if (error := self._exits.error()) is not None:
-            error = self.fail(error)
-            if not isinstance(error, SystemExit):
-                # A library has replaced the hook, and Python would end with 1.
-                leave_with(error)
+            cause = self.fail(error)
+            if cause is not error:
+                sys.__excepthook__(type(cause), cause, cause.__traceback__)
+            if not isinstance(cause, SystemExit):
+                # A library has replaced the hook, and Python would end with exit code 1.
+                leave_with(cause)
             return
         try:
             self.close()

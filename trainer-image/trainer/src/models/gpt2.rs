@@ -1,5 +1,5 @@
-//! GPT-2 (Radford et al. 2019), and `switch`, a GPT-2 with experts in every second block. Names,
-//! layout and initialization are those of Transformers.
+//! GPT-2 (Radford et al. 2019). Names, layout and initialization are those of Transformers. A
+//! `switch` is a GPT-2 with experts in every second block: see [`super::switch`].
 
 use roundhouse_contract::trainer::model::Model as ModelConfig;
 use tch::{Kind, TchError, Tensor};
@@ -58,8 +58,8 @@ impl Gpt2 {
         // The scores are a product with the tied embedding; the embedding lookup counts as free.
         let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
         // A token passes through the router and one expert, which has the size of a perceptron.
-        let num_routers = num_layers / 2 * i64::from(config.num_experts());
-        let routers = 6.0 * (num_routers * width) as f64 * length as f64;
+        let num_router_outputs = num_layers / 2 * i64::from(config.num_experts());
+        let routers = 6.0 * (num_router_outputs * width) as f64 * length as f64;
         Ok(Self {
             parameters,
             token_embedding,
@@ -89,11 +89,12 @@ impl Gpt2 {
     /// # Errors
     /// A sequence is longer than the context, or a token is not below the vocabulary.
     pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
-        Ok(self.scores_and_loss(tokens_bt, mode)?.0)
+        Ok(self.scores_and_balance(tokens_bt, mode)?.0)
     }
 
-    /// The scores, and the sum over sequences and blocks of the losses that balance the experts.
-    fn scores_and_loss(
+    /// The scores `[B · T, V]`, and the loss that balances the experts, summed over sequences and
+    /// blocks; `None` for a model without experts.
+    fn scores_and_balance(
         &self,
         tokens_bt: &Tensor,
         mode: Mode,
@@ -114,12 +115,11 @@ impl Gpt2 {
             let run = move |block: &Block, parameters: &Parameters, x_btw: &Tensor| {
                 let mut dropout = dropout;
                 let y_btw = block.apply(parameters, x_btw, num_heads, &mut dropout)?;
-                Ok((y_btw, (dropout, block.has_experts())))
+                Ok((y_btw, dropout))
             };
-            let (y_btw, (next, has_experts)) =
-                block.apply(self.recomputes, &self.parameters, &x_btw, run)?;
-            (x_btw, dropout) = (y_btw, next);
-            if has_experts {
+            (x_btw, dropout) = block.apply(self.recomputes, &self.parameters, &x_btw, run)?;
+            // A block with experts adds a row.
+            if x_btw.size()[1] > length {
                 let loss = x_btw.f_select(1, length)?.f_select(1, 0)?;
                 let loss = loss.f_sum(Kind::Float)?;
                 balance = Some(match balance {
@@ -142,7 +142,7 @@ impl Task for Gpt2 {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
         let mut balance = None;
         let scores = || {
-            let (scores_nv, loss) = self.scores_and_loss(&batch.inputs, mode)?;
+            let (scores_nv, loss) = self.scores_and_balance(&batch.inputs, mode)?;
             balance = loss;
             Ok(scores_nv)
         };
@@ -159,7 +159,7 @@ impl Task for Gpt2 {
 
     /// `6 · (12 · L · W² + V · W) + 12 · L · W · T` for each of T tokens. This is 0.86 · 10⁹ for
     /// the smallest published size (12 layers, width 768, 1,024 tokens). A `switch` with E experts
-    /// adds `6 · E · W` for each of L / 2 routers.
+    /// adds `6 · E · W` for each of L / 2 routers, rounded down.
     fn flops_per_sample(&self) -> Option<f64> {
         Some(self.flops_per_sample)
     }

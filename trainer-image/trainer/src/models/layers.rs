@@ -50,14 +50,15 @@ impl Linear {
         num_inputs: i64,
         num_outputs: i64,
     ) -> Result<Self, TchError> {
-        Self::deviating(parameters, name, [num_inputs, num_outputs], 0.02)
+        Self::normal_without_bias(parameters, name, num_inputs, num_outputs, 0.02)
     }
 
-    /// A layer of the shape (in, out) with a normal weight of this standard deviation.
-    pub(super) fn deviating(
+    /// A layer without a bias. The weight is normal with this standard deviation.
+    pub(super) fn normal_without_bias(
         parameters: &mut Parameters,
         name: &str,
-        [num_inputs, num_outputs]: [i64; 2],
+        num_inputs: i64,
+        num_outputs: i64,
         deviation: f64,
     ) -> Result<Self, TchError> {
         let weight = init::normal(&[num_outputs, num_inputs], deviation)?;

@@ -42,7 +42,7 @@ impl Mixture {
         let mut linear = |part: &str, num_inputs: i64, num_outputs: i64| {
             let deviation = (0.1 / num_inputs as f64).sqrt();
             let name = format!("{name}.{part}");
-            Linear::deviating(parameters, &name, [num_inputs, num_outputs], deviation)
+            Linear::normal_without_bias(parameters, &name, num_inputs, num_outputs, deviation)
         };
         let router = linear("router.classifier", width, num_experts)?;
         let mut expert = |number: i64| {

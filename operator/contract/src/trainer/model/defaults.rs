@@ -138,9 +138,10 @@ impl Model {
     /// Number of experts of a `switch` in every second block; 0 for other models.
     #[must_use]
     pub fn num_experts(&self) -> u32 {
-        match self.name {
-            ModelName::Switch => self.num_experts.unwrap_or(8),
-            _ => 0,
+        if self.name == ModelName::Switch {
+            self.num_experts.unwrap_or(8)
+        } else {
+            0
         }
     }
 

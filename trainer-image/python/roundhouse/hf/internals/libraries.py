@@ -73,13 +73,13 @@ def take_rank(job: Job, *, is_behind: bool = False) -> None:
     set_rank(max(job.rank, 1) if is_behind else job.rank)
 
 
-# The rank that the libraries have got.
+# The rank that set_rank has given the libraries.
 _rank: int | None = None
 
 
 def _keep_rank() -> None:
-    """Lets later states of the libraries have that rank, too. All ``TrainingArguments`` make new
-    ones, in which each worker is rank 0."""
+    """Gives that rank to each new state of the libraries, too. ``TrainingArguments`` make new ones,
+    in which each worker would be rank 0."""
     begin = PartialState.__init__
 
     @functools.wraps(begin)

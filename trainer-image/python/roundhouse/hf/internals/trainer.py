@@ -233,6 +233,7 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
         self._steps = None  # Each process does alone what follows.
         self._has_left = True
         if stays_member():
+            # For all Trainers of the script.
             WholeFiles._afterwards = Afterwards(self.job, self._plan.steps)
         self.state.best_model_checkpoint = self._best_model()
         return super()._finalize_training(*args, **kwargs)

@@ -28,10 +28,10 @@ class WholeFiles(Host):
     # Known after the training of a worker, also to other Trainers of the script.
     _afterwards: Afterwards | None = None
 
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
+    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
         """Writes the whole model on rank 0. All processes have to call it."""
-        directory = kwargs.get("output_dir", args[0] if args else None) or self.args.output_dir
-        write(self._afterwards, directory, lambda: self._save_whole(*args, **kwargs))
+        directory = output_dir or self.args.output_dir
+        write(self._afterwards, directory, lambda: self._save_whole(output_dir, *args, **kwargs))
 
     def save_state(self) -> None:
         """Writes the state of the Trainer on rank 0."""

@@ -84,13 +84,10 @@ impl Block {
         })
     }
 
-    pub(super) const fn has_experts(&self) -> bool {
-        matches!(self.feed_forward, FeedForward::Experts(_))
-    }
-
     /// The output for vectors `[B, T, W]`. A block with experts returns `[B, T + 1, W]`: the first
-    /// element of the last row is the sequence's loss that balances the experts. A block that is
-    /// computed again in the backward pass has one output only.
+    /// element of the last row is the sequence's loss that balances the experts. The loss is a part
+    /// of the output because only the output has a gradient if the backward pass computes the block
+    /// again.
     pub(super) fn apply(
         &self,
         parameters: &Parameters,

@@ -3,8 +3,8 @@
 use tch::{Kind, TchError, Tensor};
 
 /// Which token is at which place. Each of E experts has a batch of `B · C` places: C for each of B
-/// sequences. All batches have this size, filled or not, so the shapes of products are known
-/// without a look at the probabilities.
+/// sequences. All batches have this size, filled or not, so the host knows the shapes of products
+/// without reading the probabilities.
 #[derive(Debug)]
 pub(super) struct Routes {
     /// The token of each place, from 0 to `B · T - 1`, or `B · T` if the place is empty:
@@ -22,10 +22,8 @@ impl Routes {
             .size()
             .try_into()
             .map_err(|size| TchError::Shape(format!("{size:?} instead of [B, T, E]")))?;
-        let (num_tokens, num_places) = (
-            num_sequences * length,
-            num_experts * num_sequences * capacity,
-        );
+        let num_tokens = num_sequences * length;
+        let num_places = num_experts * num_sequences * capacity;
         let options = (Kind::Int64, is_sent_bte.device());
         let sent_bte = is_sent_bte.f_to_kind(Kind::Int64)?;
         // The first of the places that an expert has for a sequence.
@@ -44,6 +42,7 @@ impl Routes {
         let number_n = of_expert(&number_bte)?;
         let place_n = of_expert(&first_be.f_unsqueeze(1)?)?.f_add(&number_n)?;
         let place_of_token = place_n.f_masked_fill(&number_n.f_ge(capacity)?, num_places)?;
+        // All tokens without a place write to the last element, which is then cut off.
         let token_of_place = Tensor::f_full(num_places + 1, num_tokens, options)?
             .f_scatter(0, &place_of_token, &Tensor::f_arange(num_tokens, options)?)?
             .f_narrow(0, 0, num_places)?;
@@ -66,11 +65,11 @@ impl Routes {
     }
 }
 
-/// Rows of a matrix, and zeros for the number after its last row. The gradient of a row is that of
-/// the one place that has it, so the order of additions cannot change it.
-fn select(x_nw: &Tensor, numbers: &Tensor) -> Result<Tensor, TchError> {
+/// The rows of a matrix with these indices. The index after the last row gives zeros. No other
+/// index occurs twice, so the gradient of a row is no sum, whose order could change its bits.
+fn select(x_nw: &Tensor, indices: &Tensor) -> Result<Tensor, TchError> {
     let zeros = Tensor::f_zeros([1, x_nw.size()[1]], (x_nw.kind(), x_nw.device()))?;
-    Tensor::f_cat(&[x_nw, &zeros], 0)?.f_index_select(0, numbers)
+    Tensor::f_cat(&[x_nw, &zeros], 0)?.f_index_select(0, indices)
 }
 
 #[cfg(test)]
