@@ -104,6 +104,11 @@ pub fn explain(
         Some(line) => format!("{what}; last line of its log: {line}"),
         None => what,
     };
+    at(status, reason, message)
+}
+
+/// A message with the rank, generation and step of a process's last status.
+fn at(status: Option<&RankStatus>, reason: Reason, message: String) -> TerminationMessage {
     TerminationMessage {
         reason,
         rank: status.and_then(|status| status.rank),

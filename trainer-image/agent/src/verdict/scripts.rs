@@ -2,7 +2,7 @@
 
 use roundhouse_contract::{Phase, RankStatus, TerminationMessage, termination::Reason};
 
-use super::{End, completed};
+use super::{End, at, completed};
 
 /// Part of PyTorch's error if a script starts `torch.distributed` by itself and the variables of
 /// torchrun are not set.
@@ -16,7 +16,7 @@ pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMe
     if end != End::Exited(0) {
         return None;
     }
-    let joined = status.filter(|status| status.phase != Phase::Preparing);
+    let joined = joined(status);
     let message = match joined {
         None => "the script ended without a call of roundhouse.join(): add the call, or use roundhouse.hf.Trainer or \
                  strategy=roundhouse.lightning.Elastic(...); for a script that runs under torchrun, set \
@@ -34,14 +34,12 @@ pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMe
             )
         }
     };
-    Some(TerminationMessage {
-        reason: Reason::ConfigInvalid,
-        rank: joined.and_then(|status| status.rank),
-        generation: joined.map_or(0, |status| status.generation),
-        step: joined.map_or(0, |status| status.step),
-        message,
-        progress: None,
-    })
+    Some(at(joined, Reason::ConfigInvalid, message))
+}
+
+/// The last status of a process whose script has joined.
+fn joined(status: Option<&RankStatus>) -> Option<&RankStatus> {
+    status.filter(|status| status.phase != Phase::Preparing)
 }
 
 /// Adds to the message of a crash that the script had not joined, with advice for a script for
@@ -49,8 +47,7 @@ pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMe
 /// the last status of the process.
 #[must_use]
 pub fn before_join(message: TerminationMessage, status: Option<&RankStatus>) -> TerminationMessage {
-    let has_joined = status.is_some_and(|status| status.phase != Phase::Preparing);
-    if has_joined || message.reason != Reason::Crashed {
+    if joined(status).is_some() || message.reason != Reason::Crashed {
         return message;
     }
     let advice = if message.message.contains(NEEDS_TORCHRUN) {
