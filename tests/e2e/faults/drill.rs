@@ -12,8 +12,7 @@ use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::{Action, Membership, labels};
 use roundhouse_elastic::ledger;
 use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
-use roundhouse_tests::{local, manifests, nodes, processes};
-use rustix::process::Signal;
+use roundhouse_tests::{local, manifests, nodes};
 use serde_json::{Value, json};
 
 pub(super) const JOB: &str = "digits";
@@ -23,9 +22,6 @@ pub(super) const PACE: &str = "/checkpoints/pace";
 const PAUSE: u64 = 50;
 /// A generation counts as training after this number of committed steps.
 const MIN_STEPS: usize = 5;
-
-/// Number of processes of a worker that share a state.
-pub(super) const NUM_SHARDS: usize = 2;
 
 /// A running job with its namespace and its shared directory.
 pub(super) struct Drill {
@@ -152,25 +148,6 @@ impl Drill {
         }
         members.sort_by_key(|(node_rank, _)| *node_rank);
         members.into_iter().map(|(_, pod)| pod).collect()
-    }
-
-    /// The process ids of a worker's training processes.
-    pub(super) fn processes_of(&self, pod: &str) -> Vec<u32> {
-        nodes::processes(&self.space.name, pod).unwrap()
-    }
-
-    /// Kills one of the processes of a worker that share a state, and waits until the agent has
-    /// started all of them again.
-    pub(super) async fn kill_one_of(&self, pod: &str) {
-        let before = self.processes_of(pod);
-        assert_eq!(before.len(), NUM_SHARDS, "{before:?}");
-        assert!(processes::send(before[1], Signal::KILL));
-        let restarted = until("the replica restarts", DEADLINE, || async {
-            let now = nodes::processes(&self.space.name, pod)?;
-            let is_new = now.iter().all(|pid| !before.contains(pid));
-            Ok((now.len() == NUM_SHARDS && is_new).then_some(()))
-        });
-        self.or_dump(restarted.await).await;
     }
 
     /// Waits until a pod is deleted. A new pod may have the same name.

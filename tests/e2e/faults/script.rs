@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use kube::ResourceExt;
 use roundhouse_contract::labels;
 use roundhouse_tests::pytorch::Script;
 use roundhouse_tests::weights::difference;
@@ -103,30 +102,7 @@ async fn sharded_script_survives_a_killed_process_and_a_deleted_pod() {
     let script = Script::sharded(STEPS_OF_SHARDED).unwrap();
     let drill = Drill::start_job("e2e-sharded", job(&script)).await;
     drill.pace(PAUSE_OF_SHARDED);
-    let first = drill.trains(3, 0).await;
-    let members = drill.members(first).await;
-    let names: Vec<String> = members.iter().map(ResourceExt::name_any).collect();
-    let [killed, deleted, untouched] = names.as_slice() else {
-        panic!("{names:?}")
-    };
-    let of_deleted = drill.processes_of(deleted);
-    let of_untouched = drill.processes_of(untouched);
-
-    drill.kill_one_of(killed).await;
-    let second = drill.trains(3, first).await;
-    assert_eq!(drill.processes_of(deleted), of_deleted);
-    assert_eq!(drill.processes_of(untouched), of_untouched);
-
-    Fault::Delete.inject(&drill, deleted).await;
-    drill.trains(3, second).await;
-    assert_eq!(drill.processes_of(untouched), of_untouched);
-
-    // The agent restarts a replica without its container.
-    drill
-        .ends_well(1, &[killed.clone(), untouched.clone()])
-        .await;
-    let audit = drill.audit();
-    assert!(!audit.contains("lost"), "{audit}");
+    drill.loses_a_process_and_a_pod().await;
     let own = std::fs::read(drill.state().join(script.weights)).unwrap();
     let apart = difference(&script.weights_alone().unwrap(), &own).unwrap();
     println!("{}: weights differ by {apart:e}", drill.space.name);
