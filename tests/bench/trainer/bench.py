@@ -21,12 +21,12 @@ HERE = pathlib.Path(__file__).parent
 GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}
 
 
-def peer(python, name, world, seconds):
-    """PyTorch's median steps per second."""
+def peer(python, name, world, seconds, shard="none"):
+    """PyTorch's median steps per second, and the peak memory of the largest process in MiB."""
     command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(free_port())]
-    command += ["--seconds", str(seconds)]
+    command += ["--seconds", str(seconds), "--shard", shard]
     ranks = [[*command, "--rank", str(rank)] for rank in range(world)]
-    return float(output_of_rank_0(ranks, [{}] * world).split()[0])
+    return tuple(map(float, output_of_rank_0(ranks, [{}] * world).split()))
 
 
 def copied(num_bytes):
@@ -63,7 +63,7 @@ def steps(options, data):
                 print(f"{name}, {world} ranks, round {number + 1} of {options.rounds}", file=sys.stderr)
                 mine.append(ours.measure(options.trainer, data, name, world, options.seconds))
                 bare.append(ours.bare(options.bare, data, name, world, mine[-1] * options.seconds))
-                theirs.append(peer(options.python, name, world, options.seconds))
+                theirs.append(peer(options.python, name, world, options.seconds)[0])
                 slices.append(ours.measure(options.trainer, data, name, world, options.seconds, {"slices": 4}))
                 found = f"{mine[-1]:.2f}, not elastic {bare[-1]:.2f}, PyTorch {theirs[-1]:.2f}, slices {slices[-1]:.2f}"
                 print(f"  steps/s: {found}", file=sys.stderr)

@@ -13,6 +13,20 @@ from random import Random
 from ports import free_port
 from world import World, output_of_rank_0, until
 
+# One thread for each process, as of the other programs.
+THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def gpt2(**sizes):
+    """A GPT-2 of these sizes, on sequences of 128 tokens."""
+    return {
+        "model": {"name": "gpt2", "context": 128, "dropout": 0} | sizes,
+        "data": {"format": "tokens", "path": "gpt2", "train": "train.bin", "tokens": {"context": 128}},
+        "optimizer": {"name": "adamw", "learningRate": 0.0001},
+        "globalBatchSize": 8,
+    }
+
+
 CONFIGURATIONS = {
     "mlp": {
         "model": {"name": "mlp", "hidden": [256, 256]},
@@ -27,22 +41,8 @@ CONFIGURATIONS = {
         "optimizer": {"name": "sgd", "learningRate": 0.01, "momentum": 0.9},
         "globalBatchSize": 32,
     },
-    "gpt2": {
-        "model": {
-            "name": "gpt2", "layers": 4, "heads": 4, "width": 256, "context": 128, "vocabulary": 512, "dropout": 0,
-        },
-        "data": {"format": "tokens", "path": "gpt2", "train": "train.bin", "tokens": {"context": 128}},
-        "optimizer": {"name": "adamw", "learningRate": 0.0001},
-        "globalBatchSize": 8,
-    },
-    "gpt2-wide": {
-        "model": {
-            "name": "gpt2", "layers": 8, "heads": 8, "width": 512, "context": 128, "vocabulary": 8192, "dropout": 0,
-        },
-        "data": {"format": "tokens", "path": "gpt2", "train": "train.bin", "tokens": {"context": 128}},
-        "optimizer": {"name": "adamw", "learningRate": 0.0001},
-        "globalBatchSize": 8,
-    },
+    "gpt2": gpt2(layers=4, heads=4, width=256, vocabulary=512),
+    "gpt2-wide": gpt2(layers=8, heads=8, width=512, vocabulary=8192),
     "bert": {
         "model": {
             "name": "bert", "layers": 2, "heads": 4, "width": 128, "context": 128, "vocabulary": 512, "dropout": 0,
@@ -97,8 +97,7 @@ def png(size, random):
 def measure(trainer, data, name, world, seconds, extra=None):
     """The median steps per second over several windows."""
     config = CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7} | (extra or {})
-    threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, world, lambda _: threads) as workers:
+    with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, world, lambda _: THREADS) as workers:
         return rate(workers, world, seconds)
 
 
@@ -108,7 +107,7 @@ def bare(program, data, name, world, steps):
         config = pathlib.Path(place) / "config"
         config.write_text(json.dumps(CONFIGURATIONS[name] | {"steps": 1, "seed": 7}))
         given = {"CONFIG": config, "DATA_DIR": data, "WORLD_SIZE": world, "PORT": free_port(), "STEPS": max(1, int(steps))}
-        variables = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | {key: str(value) for key, value in given.items()}
+        variables = THREADS | {key: str(value) for key, value in given.items()}
         return float(output_of_rank_0([[program]] * world, [variables | {"RANK": str(rank)} for rank in range(world)]))
 
 

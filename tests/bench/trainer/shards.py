@@ -5,18 +5,16 @@ The trainer's processes are two workers without `trainer.parallel`, or one worke
 with it. PyTorch's have DistributedDataParallel, the same with ZeroRedundancyOptimizer, or FSDP2.
 """
 import argparse
-import json
 import pathlib
 import statistics
 import sys
 import tempfile
 
 import ours
-from bench import HERE
-from ports import free_port
-from world import World, output_of_rank_0
+from bench import peer
+from ours import THREADS
+from world import World
 
-THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 SIDES = ["no shards", "Zero1", "DDP", "DDP, ZeroRedundancyOptimizer", "FSDP2"]
 
 
@@ -41,17 +39,14 @@ class Replica(World):
 
         super().__init__(trainer, directory, data, config, 2, shared)
 
-    def status(self, node):
-        try:
-            return json.loads((self.directory / "run-0" / f"rank-{node}.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return {"phase": "Preparing", "step": 0, "generation": 0}
+    def status_file(self, node):
+        return self.directory / "run-0" / f"rank-{node}.json"
 
     def issue(self, generation, nodes):
         super().issue(generation, [0])
 
 
-def peak(process):
+def peak_of(process):
     """The peak of the resident memory of a process in MiB."""
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
@@ -67,15 +62,7 @@ def mine(options, data, name, is_sharded):
             world = World(options.trainer, place, data, config, 2, lambda _: THREADS)
         with world as workers:
             rate = ours.rate(workers, 2, options.seconds)
-            return rate, max(map(peak, workers.processes))
-
-
-def theirs(options, name, shard):
-    """The same of PyTorch."""
-    command = [options.python, HERE / "peer.py", "--model", name, "--world", "2", "--port", str(free_port())]
-    command += ["--seconds", str(options.seconds), "--shard", shard]
-    output = output_of_rank_0([[*command, "--rank", str(rank)] for rank in range(2)], [{}, {}])
-    return tuple(map(float, output.split()))
+            return rate, max(map(peak_of, workers.processes))
 
 
 def main():
@@ -97,7 +84,7 @@ def main():
                 found["no shards"].append(mine(options, data, name, False))
                 found["Zero1"].append(mine(options, data, name, True))
                 for side, shard in zip(SIDES[2:], ("none", "zero1", "fsdp")):
-                    found[side].append(theirs(options, name, shard))
+                    found[side].append(peer(options.python, name, 2, options.seconds, shard))
             rates = {side: statistics.median(rate for rate, _ in runs) for side, runs in found.items()}
             for side, runs in found.items():
                 memory = statistics.median(memory for _, memory in runs)

@@ -99,9 +99,12 @@ class World:
                 [self.trainer], env=os.environ | own | self.variables(node), stdout=log, stderr=log
             )
 
+    def status_file(self, node):
+        return self.directory / f"run-{node}" / "rank-0.json"
+
     def status(self, node):
         try:
-            return json.loads((self.directory / f"run-{node}" / "rank-0.json").read_text())
+            return json.loads(self.status_file(node).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return {"phase": "Preparing", "step": 0, "generation": 0}
 
