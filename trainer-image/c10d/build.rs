@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 const BRIDGE: &str = "src/bridge";
-/// Source of the feature `fake-nccl`. It is compiled separately, because it reuses names of other
-/// sources.
-const FAKE: &str = "fake_nccl.cpp";
+/// Sources of the feature `fake-nccl`, which is for tests. They are compiled separately, because
+/// they reuse names of other sources.
+const TEST_SOURCES: [&str; 2] = ["count_memory.cpp", "fake_nccl.cpp"];
 
 fn main() -> Result<(), String> {
     for variable in ["LIBTORCH", "LIBTORCH_CUDA_INCLUDE"] {
@@ -41,7 +41,7 @@ fn main() -> Result<(), String> {
         println!("cargo::rustc-link-lib=c10_cuda");
     }
     if std::env::var_os("CARGO_FEATURE_FAKE_NCCL").is_some() {
-        build.file(Path::new(BRIDGE).join(FAKE));
+        build.files(TEST_SOURCES.map(|source| Path::new(BRIDGE).join(source)));
     }
     build
         .include(BRIDGE)
@@ -78,7 +78,7 @@ fn sources() -> Result<Vec<PathBuf>, String> {
     let mut sources: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|found| found == "cpp"))
-        .filter(|path| !path.ends_with(FAKE))
+        .filter(|path| !TEST_SOURCES.iter().any(|source| path.ends_with(source)))
         .collect();
     sources.sort();
     Ok(sources)

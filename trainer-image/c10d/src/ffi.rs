@@ -182,6 +182,10 @@ unsafe extern "C" {
     pub(crate) fn rh_group_shutdown(group: *const RhGroup) -> c_int;
     #[cfg(feature = "fake-nccl")]
     pub(crate) fn rh_fake_nccl_aborts() -> u64;
+    #[cfg(feature = "fake-nccl")]
+    pub(crate) fn rh_count_memory();
+    #[cfg(feature = "fake-nccl")]
+    pub(crate) fn rh_counted_memory(held: *mut i64, peak: *mut i64);
     pub(crate) fn rh_group_abort(group: *const RhGroup) -> c_int;
     pub(crate) fn rh_group_free(group: *mut RhGroup) -> c_int;
 

@@ -21,10 +21,14 @@ pub mod format;
 mod fused;
 mod group;
 mod host_copy;
+#[cfg(feature = "fake-nccl")]
+mod memory;
 mod observe;
 mod process;
 mod recompute;
 mod reducer;
+mod segment;
+mod sharding;
 mod store;
 mod stream;
 mod tensors;
@@ -42,6 +46,8 @@ pub use group::{
     Backend, Exchange, GroupOptions, ProcessGroup, ReduceOp, num_abandoned, take_sum_wait,
 };
 pub use host_copy::HostCopy;
+#[cfg(feature = "fake-nccl")]
+pub use memory::{count_memory, counted_memory};
 pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]
 pub use observe::{NcclVersions, nccl_versions};
@@ -52,6 +58,7 @@ pub use recompute::recompute;
 pub use reducer::{
     CommHook, PowerSgd, Reducer, ReducerOptions, backward, layout, set_grad, zero_grad,
 };
+pub use sharding::Sharding;
 pub use store::Store;
 pub use stream::{
     Event, HostSyncs, Stream, StreamGuard, host_syncs, upload, upload_bytes, watch_host_syncs,

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include "exchange.h"
 #include "group.h"
 #include "tensors.h"
 
@@ -16,9 +17,9 @@ void finish(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-// Exchanges tensors between all ranks in one launch. The all_to_all of PyTorch 2.11 is not used,
-// because it reads the communicator's error without the lock that the watchdog holds.
-void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, const std::vector<at::Tensor>& go) {
+// Starts to exchange tensors between all ranks in one launch. The all_to_all of PyTorch 2.11 is not
+// used, because it reads the communicator's error without the lock that the watchdog holds.
+c10::intrusive_ptr<c10d::Work> exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, const std::vector<at::Tensor>& go) {
   const auto device = go.at(0).device().type();
   const int rank = group.getRank();
   come[rank].copy_(go[rank], /*non_blocking=*/true);
@@ -38,9 +39,19 @@ void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, co
     }
     throw;
   }
-  finish(group.endCoalescing(device));
+  return group.endCoalescing(device);
 }
 } // namespace
+
+bool rh_exchanges_in_one_launch(c10d::ProcessGroup& group) {
+  return group.getDefaultBackend()->supportsCoalescing();
+}
+
+c10::intrusive_ptr<c10d::Work> rh_begin_exchange(c10d::ProcessGroup& group, at::Tensor& come, at::Tensor& go) {
+  if (rh_exchanges_in_one_launch(group)) return exchange(group, come.chunk(group.getSize()), go.chunk(group.getSize()));
+  std::vector<int64_t> even;
+  return group.alltoall_base(come, go, even, even);
+}
 
 struct RhExchange {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
@@ -122,11 +133,11 @@ int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* in
     c10::AutoGradMode no_grad(false);
     const auto size = group->group->getSize();
     std::vector<int64_t> outputs(come, come + size), inputs(go, go + size);
-    if (!group->group->getDefaultBackend()->supportsCoalescing()) {
+    if (!rh_exchanges_in_one_launch(*group->group)) {
       finish(group->group->alltoall_base(*output, *input, outputs, inputs));
       return;
     }
-    exchange(*group->group, output->split_with_sizes(outputs), input->split_with_sizes(inputs));
+    finish(exchange(*group->group, output->split_with_sizes(outputs), input->split_with_sizes(inputs)));
   });
 }
 

@@ -263,6 +263,12 @@ class FakeNccl : public c10d::Backend {
     return enqueue(outputs.at(0), start, false, fault == Fault::Bits);
   }
 
+  Ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    std::vector<Tensors> outputs{output.view({-1}).chunk(getSize())};
+    Tensors inputs{input.view({-1})};
+    return allgather(outputs, inputs, options);
+  }
+
   Ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
     return enqueue({output}, [options, input = input.clone()](c10d::Backend& gloo, Tensors& copies) mutable {
       return gloo._reduce_scatter_base(copies[0], input, options);

@@ -2,14 +2,12 @@
 // segment and recomputes the segment in the backward pass. Parameters are inputs of the node, so
 // the engine accumulates their gradients once, in the outer pass. The node's own pass accumulates
 // nothing, so a Reducer's hooks never run within it.
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
-#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,72 +15,15 @@
 #include <vector>
 
 #include "guard.h"
+#include "segment.h"
 #include "tensors.h"
-
-// As in Rust.
-struct RhSegment {
-  void* context;
-  // Computes the output. Returns false if the segment has failed; the reason is passed to
-  // rh_segment_failed().
-  bool (*run)(void* context, const at::Tensor* const* inputs, size_t count, at::Tensor** output, std::string* words);
-  void (*free)(void* context);
-};
 
 namespace {
 using torch::autograd::variable_list;
 
-// The autocast state of a thread. The cache of cast weights belongs to the process.
-class Autocast {
- public:
-  static Autocast current() {
-    Autocast state;
-    for (size_t i = 0; i < kDevices.size(); i++) {
-      state.enabled_[i] = at::autocast::is_autocast_enabled(kDevices[i]);
-      state.dtype_[i] = at::autocast::get_autocast_dtype(kDevices[i]);
-    }
-    state.caches_ = at::autocast::is_autocast_cache_enabled();
-    return state;
-  }
-
-  void set() const {
-    for (size_t i = 0; i < kDevices.size(); i++) {
-      at::autocast::set_autocast_enabled(kDevices[i], enabled_[i]);
-      at::autocast::set_autocast_dtype(kDevices[i], dtype_[i]);
-    }
-    at::autocast::set_autocast_cache_enabled(caches_);
-  }
-
- private:
-  static constexpr std::array<at::DeviceType, 2> kDevices{at::kCPU, at::kCUDA};
-  std::array<bool, 2> enabled_;
-  std::array<at::ScalarType, 2> dtype_;
-  bool caches_;
-};
-
-class AutocastGuard {
- public:
-  explicit AutocastGuard(const Autocast& state) : before_(Autocast::current()) {
-    state.set();
-    at::autocast::increment_nesting();
-  }
-  ~AutocastGuard() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    before_.set();
-  }
-  AutocastGuard(const AutocastGuard&) = delete;
-  AutocastGuard& operator=(const AutocastGuard&) = delete;
-
- private:
-  const Autocast before_;
-};
-
 class Recompute : public torch::autograd::Node {
  public:
-  explicit Recompute(const RhSegment& segment) : segment_(segment), autocast_(Autocast::current()) {}
-
-  ~Recompute() override {
-    free_segment();
-  }
+  explicit Recompute(const RhSegment& segment) : segment_(segment), autocast_(RhAutocastState::current()) {}
 
   // Saves the inputs, of which the first is the activation, and computes the output without a
   // graph.
@@ -100,7 +41,7 @@ class Recompute : public torch::autograd::Node {
       at::AutoGradMode no_grad(false);
       variable_list detached;
       for (const auto& input : inputs) detached.push_back(input.detach());
-      output = run(detached).detach();
+      output = segment_.run(detached).detach();
     }
     if (has_graph) torch::autograd::set_history(output, getptr());
     return output;
@@ -123,12 +64,12 @@ class Recompute : public torch::autograd::Node {
     at::AutoGradMode with_graph(true);
     at::Tensor output;
     {
-      AutocastGuard guard(autocast_);
+      RhAutocastGuard guard(autocast_);
       auto inputs = leaves;
       // A view is not a leaf, which matches the case without recomputation. Autocast caches casts
       // of leaves, and the gradients of several uses would then be summed in the lower precision.
       inputs[0] = inputs[0].view_as(inputs[0]);
-      output = run(inputs);
+      output = segment_.run(inputs);
     }
     TORCH_CHECK(
         output.sizes() == gradients[0].sizes() && output.scalar_type() == gradients[0].scalar_type(),
@@ -143,7 +84,7 @@ class Recompute : public torch::autograd::Node {
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto& saved : saved_) saved.reset_data();
-    free_segment();
+    segment_.free();
   }
 
   std::string name() const override {
@@ -151,23 +92,8 @@ class Recompute : public torch::autograd::Node {
   }
 
  private:
-  at::Tensor run(const variable_list& inputs) {
-    std::vector<const at::Tensor*> pointers;
-    for (const auto& input : inputs) pointers.push_back(&input);
-    at::Tensor* output = nullptr;
-    std::string words;
-    const bool is_done = segment_.run(segment_.context, pointers.data(), pointers.size(), &output, &words);
-    const std::unique_ptr<at::Tensor> owned(output);
-    TORCH_CHECK(is_done && owned, words);
-    return *owned;
-  }
-
-  void free_segment() {
-    if (void* context = std::exchange(segment_.context, nullptr)) segment_.free(context);
-  }
-
-  RhSegment segment_;
-  const Autocast autocast_;
+  RhOwnedSegment segment_;
+  const RhAutocastState autocast_;
   std::vector<torch::autograd::SavedVariable> saved_;
 };
 } // namespace

@@ -60,6 +60,11 @@ pub(crate) struct RhMemory {
     pub(crate) failures: i64,
 }
 
+#[repr(C)]
+pub(crate) struct RhSharding {
+    _opaque: [u8; 0],
+}
+
 /// A string that C++ owns.
 #[repr(C)]
 pub(crate) struct RhWords {
@@ -96,6 +101,42 @@ unsafe extern "C" {
     pub(crate) fn rh_recompute(
         inputs: List,
         count: usize,
+        segment: *const RhSegment,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_sharding_new(
+        group: *const RhGroup,
+        keeps_whole: bool,
+        sums: bool,
+        out: *mut *mut RhSharding,
+    ) -> c_int;
+    pub(crate) fn rh_sharding_free(sharding: *mut RhSharding);
+    pub(crate) fn rh_sharding_add(
+        sharding: *mut RhSharding,
+        like: List,
+        count: usize,
+        starts: *const i64,
+        shard: *const C_tensor,
+        whole: *const C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_sharding_begin_pass(sharding: *mut RhSharding) -> c_int;
+    pub(crate) fn rh_sharding_end_pass(sharding: *mut RhSharding) -> c_int;
+    pub(crate) fn rh_sharding_abandon(sharding: *mut RhSharding) -> c_int;
+    pub(crate) fn rh_sharding_gradients(
+        sharding: *mut RhSharding,
+        index: usize,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_sharding_failure(
+        sharding: *const RhSharding,
+        context: *mut c_void,
+        consume: super::Consume,
+    );
+    pub(crate) fn rh_sharded(
+        sharding: *const RhSharding,
+        index: usize,
+        recomputes: bool,
+        x: *const C_tensor,
         segment: *const RhSegment,
         out: *mut *mut C_tensor,
     ) -> c_int;

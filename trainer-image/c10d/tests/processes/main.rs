@@ -37,6 +37,17 @@ fn parts_of_tensors_arrive_at_their_ranks() {
 }
 
 #[test]
+fn weights_in_shards_have_the_gradients_of_whole_ones() {
+    all_say_ok("sharded", &[1, 2, 3], &[]);
+}
+
+#[cfg(feature = "fake-nccl")]
+#[test]
+fn memory_of_weights_in_shards_is_that_of_the_formula() {
+    all_say_ok("sharded_memory", &[2, 3], &[]);
+}
+
+#[test]
 fn ranks_agree_on_sums_and_on_trouble() {
     all_say_ok("agreement", &[1, 3], &[]);
 }
@@ -80,6 +91,11 @@ fn killed_peer_in_an_exchange_is_an_error() {
 #[test]
 fn killed_peer_in_a_pass_with_sums_is_an_error() {
     assert_lost_peer_is_reported("sums_until_lost");
+}
+
+#[test]
+fn killed_peer_in_a_pass_in_shards_is_an_error() {
+    assert_lost_peer_is_reported("sharded_until_lost");
 }
 
 fn assert_lost_peer_is_reported(program: &str) {

@@ -9,6 +9,7 @@ pub mod endings;
 pub mod exchange;
 pub mod power_sgd;
 pub mod rank;
+pub mod sharded;
 pub mod sums;
 
 use std::io::{BufRead, BufReader};

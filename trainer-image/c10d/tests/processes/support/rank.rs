@@ -43,6 +43,10 @@ pub fn main() {
         "power_sgd_memory" => power_sgd::memory(&group),
         "power_sgd_half" => power_sgd::half(&group),
         "power_sgd_degenerate" => power_sgd::degenerate(&group),
+        "sharded" => super::sharded::sharded(&group),
+        #[cfg(feature = "fake-nccl")]
+        "sharded_memory" => super::sharded::memory::memory(&group),
+        "sharded_until_lost" => super::sharded::sharded_until_lost(&group),
         "sums" => sums::sums(&group),
         "sums_until_lost" => sums::sums_until_lost(&group),
         "train_until_lost" => train_until_lost(&group),
