@@ -46,6 +46,11 @@ fn hundred_faults_with_slices_change_no_bit() {
 }
 
 #[test]
+fn faults_of_divided_weights_change_no_bit() {
+    survive(Subject::Divided);
+}
+
+#[test]
 #[ignore = "needs PyTorch: tests/run/python-local"]
 fn hundred_faults_of_a_script_change_weights_by_rounding() {
     survive(Subject::Script);
@@ -86,7 +91,7 @@ fn survive(subject: Subject) {
     let status = chaos.run.end_within(patience).unwrap();
     assert!(status.success(), "seed {seed}\n{}", chaos.run.output());
     println!("{}", chaos.run.audit().unwrap());
-    if subject == Subject::Slices {
+    if matches!(subject, Subject::Slices | Subject::Divided) {
         println!("{}", chaos.run.compare(&undisturbed).unwrap());
     }
     let expected = subject.weights(&undisturbed, steps).unwrap();

@@ -75,6 +75,24 @@ fn killed_worker_leaves_weights_of_own_model_equal() {
 }
 
 #[test]
+fn processes_of_a_worker_can_divide_an_own_model() {
+    let [alone, divided] = [1, 2].map(|processes| {
+        let mut example = Example::read(1);
+        let spec = &mut example.job["spec"];
+        spec["trainer"]["steps"] = 40.into();
+        if processes > 1 {
+            spec["workers"]["procsPerWorker"] = processes.into();
+            spec["trainer"]["parallel"] = json!({"shard": "Zero3"});
+        }
+        let mut run = example.start("own-model");
+        assert!(run.end().unwrap().success(), "{}", run.output());
+        run.weights().unwrap()
+    });
+    let apart = difference(&alone, &divided).unwrap();
+    assert!(apart < 1e-6, "{apart:e}");
+}
+
+#[test]
 fn misspelled_option_fails_the_job_with_its_key() {
     let mut example = Example::read(1);
     example.job["spec"]["trainer"]["options"] = json!({"unit": 8});

@@ -3,14 +3,17 @@
 
 use roundhouse_trainer::random::seeded;
 use roundhouse_trainer::tch::{Device, Kind, TchError, Tensor};
-use roundhouse_trainer::{Batch, LossSum, Mode, Parameters, Role, Task};
+use roundhouse_trainer::{Batch, LossSum, Mode, Parameters, Role, Segment, Task};
 
 use crate::options::Options;
 
-/// A gated recurrent unit (Cho et al. 2014) and a linear layer.
+/// A gated recurrent unit (Cho et al. 2014) and a linear layer. Each is a segment, so the job may
+/// divide their weights among the processes of a worker (`trainer.parallel.shard: Zero3`).
 #[derive(Debug)]
 pub struct Forecaster {
     parameters: Parameters,
+    recurrent: Segment<Recurrent>,
+    head: Segment<Head>,
     /// H in the shapes below.
     num_units: i64,
     /// T in the shapes below.
@@ -21,7 +24,66 @@ pub struct Forecaster {
 
 /// The recurrent layer has the tensors `weight_ih [3·H, 1]`, `weight_hh [3·H, H]`, `bias_ih [3·H]`,
 /// `bias_hh [3·H]`.
-const NUM_RECURRENT: usize = 4;
+#[derive(Debug)]
+struct Recurrent {
+    num_units: i64,
+}
+
+impl Recurrent {
+    fn new(parameters: &mut Parameters, num_units: i64) -> Result<Self, TchError> {
+        let gates = 3 * num_units;
+        let bound = 1.0 / (num_units as f64).sqrt();
+        for (name, shape) in [
+            ("gru.weight_ih_l0", vec![gates, 1]),
+            ("gru.weight_hh_l0", vec![gates, num_units]),
+            ("gru.bias_ih_l0", vec![gates]),
+            ("gru.bias_hh_l0", vec![gates]),
+        ] {
+            let value = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
+            parameters.push(name, Role::Weight, &{ value }.f_uniform_(-bound, bound)?)?;
+        }
+        Ok(Self { num_units })
+    }
+
+    /// The state `[B, H]` after the measured levels `[B, T]`. `parameters` are those of this
+    /// segment.
+    fn apply(&self, parameters: &Parameters, levels_bt: &Tensor) -> Result<Tensor, TchError> {
+        let options = (Kind::Float, levels_bt.device());
+        let start_lbh = Tensor::f_zeros([1, levels_bt.size()[0], self.num_units], options)?;
+        let weights = parameters.tensors();
+        let levels_bt1 = levels_bt.f_unsqueeze(2)?;
+        let (_, last_lbh) =
+            levels_bt1.f_gru(&start_lbh, weights, true, 1, 0.0, false, false, true)?;
+        last_lbh.f_select(0, 0)
+    }
+}
+
+/// A linear layer with the tensors `weight [F, H]` and `bias [F]` at these places.
+#[derive(Debug)]
+struct Head {
+    weight: usize,
+    bias: usize,
+}
+
+impl Head {
+    fn new(
+        parameters: &mut Parameters,
+        future_hours: i64,
+        num_units: i64,
+    ) -> Result<Self, TchError> {
+        let weight = parameters.tensors().len();
+        parameters.add_layer("head", &[future_hours, num_units])?;
+        Ok(Self {
+            weight,
+            bias: weight + 1,
+        })
+    }
+
+    /// The forecasts `[B, F]` for states `[B, H]`.
+    fn apply(&self, parameters: &Parameters, state_bh: &Tensor) -> Result<Tensor, TchError> {
+        state_bh.f_linear(parameters.at(self.weight), Some(parameters.at(self.bias)))
+    }
+}
 
 impl Forecaster {
     /// Draws the initial weights from `seed`, so all processes start with the same. Names and
@@ -33,22 +95,15 @@ impl Forecaster {
         let num_units = i64::from(options.units);
         let (past_hours, future_hours) = (options.past_hours.into(), options.future_hours.into());
         let mut parameters = Parameters::default();
-        seeded(seed, || {
-            let gates = 3 * num_units;
-            let bound = 1.0 / (num_units as f64).sqrt();
-            for (name, shape) in [
-                ("gru.weight_ih_l0", vec![gates, 1]),
-                ("gru.weight_hh_l0", vec![gates, num_units]),
-                ("gru.bias_ih_l0", vec![gates]),
-                ("gru.bias_hh_l0", vec![gates]),
-            ] {
-                let value = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
-                parameters.push(name, Role::Weight, &{ value }.f_uniform_(-bound, bound)?)?;
-            }
-            parameters.add_layer("head", &[future_hours, num_units])
+        let (recurrent, head) = seeded(seed, || {
+            let recurrent = Segment::build(&mut parameters, |p| Recurrent::new(p, num_units))?;
+            let head = Segment::build(&mut parameters, |p| Head::new(p, future_hours, num_units))?;
+            Ok::<_, TchError>((recurrent, head))
         })?;
         Ok(Self {
             parameters,
+            recurrent,
+            head,
             num_units,
             past_hours,
             future_hours,
@@ -57,22 +112,9 @@ impl Forecaster {
 
     /// Returns forecasts `[B, F]` for measured levels `[B, T]`, where B > 0.
     fn forecasts(&self, levels_bt: &Tensor) -> Result<Tensor, TchError> {
-        let weights = self.parameters.tensors();
-        let batch_size = levels_bt.size()[0];
-        let options = (Kind::Float, levels_bt.device());
-        let start_lbh = Tensor::f_zeros([1, batch_size, self.num_units], options)?;
-        let (_, last_lbh) = levels_bt.f_unsqueeze(2)?.f_gru(
-            &start_lbh,
-            &weights[..NUM_RECURRENT],
-            true,
-            1,
-            0.0,
-            false,
-            false,
-            true,
-        )?;
-        let [weight, bias] = [&weights[NUM_RECURRENT], &weights[NUM_RECURRENT + 1]];
-        last_lbh.f_select(0, 0)?.f_linear(weight, Some(bias))
+        let p = &self.parameters;
+        let state_bh = self.recurrent.apply_alone(p, levels_bt, Recurrent::apply)?;
+        self.head.apply_alone(p, &state_bh, Head::apply)
     }
 }
 
@@ -163,7 +205,9 @@ mod tests {
             for tensor in task.parameters_mut().tensors_mut() {
                 let _ = tensor.zero_();
             }
-            let bias = &mut task.parameters_mut().tensors_mut()[NUM_RECURRENT + 1];
+            let [.., bias] = task.parameters_mut().tensors_mut() else {
+                panic!("a model without tensors");
+            };
             bias.copy_(&Tensor::from_slice(&[0.5_f32, -0.5]));
         });
         // Targets 0 and 0.1: errors 0.5 and -0.6, whose squares have the mean 0.305.

@@ -1,5 +1,5 @@
-//! Workers of two processes that share an optimizer or a model. If one process dies, its agent
-//! restarts both, and the other workers continue.
+//! Workers of two processes that hold one copy of the state together. If one process dies, its
+//! agent restarts both, and the other workers continue.
 
 use kube::ResourceExt;
 use roundhouse_tests::cluster::{DEADLINE, until};
@@ -63,12 +63,12 @@ impl Drill {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shared_optimizer_survives_a_killed_process_and_a_deleted_pod() {
+async fn divided_weights_survive_a_killed_process_and_a_deleted_pod() {
     let mut job = Drill::digits(NUM_STEPS, false);
     job["spec"]["workers"]["procsPerWorker"] = json!(NUM_SHARDS);
-    job["spec"]["trainer"]["parallel"] = json!({"shard": "Zero1"});
+    job["spec"]["trainer"]["parallel"] = json!({"shard": "Zero3"});
     job["spec"]["trainer"]["optimizer"] = json!({"name": "adamw", "learningRate": 0.001});
-    let drill = Drill::start_job("e2e-zero1", job).await;
+    let drill = Drill::start_job("e2e-zero3", job).await;
     drill.loses_a_process_and_a_pod().await;
     drill.compare_with_undisturbed_run();
     drill.delete().await;

@@ -16,6 +16,9 @@ pub(super) enum Subject {
     BuiltIn,
     /// The built-in trainer with slices: weights and losses are equal bit for bit.
     Slices,
+    /// The built-in trainer with slices; two processes of each worker divide weights, gradients and
+    /// the optimizer's state. Weights are equal bit for bit.
+    Divided,
     /// A script that joins.
     Script,
     /// A script in 64 bits whose model two processes of each worker share.
@@ -56,6 +59,14 @@ impl Subject {
                 waits: false,
                 most_workers: SLICES,
             },
+            Self::Divided => Pace {
+                events: 20,
+                steps_per_event: 20,
+                pause_millis: 50,
+                steps_per_checkpoint: 50,
+                waits: true,
+                most_workers: 3,
+            },
             // The workers import PyTorch for seconds before the next event can affect them.
             Self::Script => Pace {
                 events: 100,
@@ -81,7 +92,7 @@ impl Subject {
         let hundreds = steps as f32 / 100.0;
         match self {
             Self::BuiltIn => 1e-6 * hundreds,
-            Self::Slices => 0.0,
+            Self::Slices | Self::Divided => 0.0,
             // The network of the script is smaller, so its rounding differences are smaller, too.
             Self::Script => 1e-7 * hundreds,
             Self::Sharded | Self::FineTuning => 1e-12,
@@ -99,8 +110,11 @@ impl Subject {
     /// The job in one process.
     pub(super) fn undisturbed(self, steps: u64) -> anyhow::Result<Value> {
         let mut job = self.job(1, steps)?;
-        if self == Self::Sharded {
+        if matches!(self, Self::Sharded | Self::Divided) {
             job["spec"]["workers"]["procsPerWorker"] = 1.into();
+        }
+        if self == Self::Divided {
+            job["spec"]["trainer"]["parallel"] = json!({});
         }
         Ok(job)
     }
@@ -118,8 +132,12 @@ impl Subject {
             trainer["optimizer"] = json!({"name": "adamw", "learningRate": 0.001});
             trainer["globalBatchSize"] = 8.into();
         }
-        if self == Self::Slices {
+        if matches!(self, Self::Slices | Self::Divided) {
             job["spec"]["trainer"]["slices"] = SLICES.into();
+        }
+        if self == Self::Divided {
+            job["spec"]["workers"]["procsPerWorker"] = 2.into();
+            job["spec"]["trainer"]["parallel"] = json!({"shard": "Zero3"});
         }
         job["spec"]["checkpoint"] = json!({
             "volume": {"hostPath": {"path": "/srv"}},
@@ -131,7 +149,7 @@ impl Subject {
     /// None: the job has the built-in trainer.
     fn script(self, steps: u64) -> anyhow::Result<Option<Script>> {
         Ok(match self {
-            Self::BuiltIn | Self::Slices => None,
+            Self::BuiltIn | Self::Slices | Self::Divided => None,
             Self::Script => Some(Script::whole(steps)?),
             Self::Sharded => Some(Script::sharded(steps)?),
             Self::FineTuning => Some(Script::fine_tuning(steps)?),
@@ -149,16 +167,9 @@ impl Subject {
 
 /// The trainer with its data: the digits, or random tokens in `directory` for the transformer.
 pub(super) fn program(directory: &Path) -> anyhow::Result<Program> {
-    let program = Program::built_in()?;
-    if !is_gpt2() {
-        return Ok(program);
+    if is_gpt2() {
+        Program::on_tokens(directory)
+    } else {
+        Program::built_in()
     }
-    let tokens = (0..4_000_u32).map(|place| u16::try_from(place * place % 61));
-    let tokens: Vec<u16> = tokens.collect::<Result<_, _>>()?;
-    let bytes: Vec<u8> = tokens.into_iter().flat_map(u16::to_le_bytes).collect();
-    std::fs::write(directory.join("train.bin"), bytes)?;
-    Ok(Program {
-        data: directory.to_owned(),
-        ..program
-    })
 }

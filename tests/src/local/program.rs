@@ -1,6 +1,6 @@
 //! The trainer program and the job of a local run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -36,6 +36,24 @@ impl Program {
         Ok(Self {
             trainer: programs()?.join("roundhouse-train"),
             data: repository().join("examples/data/digits"),
+        })
+    }
+
+    /// The built-in trainer with tokens for language models, which it writes to a directory. Tokens
+    /// are below 64.
+    ///
+    /// # Errors
+    /// The errors of [`programs`], and of writing.
+    pub fn on_tokens(directory: &Path) -> anyhow::Result<Self> {
+        for (name, number) in [("train.bin", 4_000_u32), ("val.bin", 400)] {
+            let tokens = (0..number).map(|place| u16::try_from(place * place % 61));
+            let tokens: Vec<u16> = tokens.collect::<Result<_, _>>()?;
+            let bytes: Vec<u8> = tokens.into_iter().flat_map(u16::to_le_bytes).collect();
+            std::fs::write(directory.join(name), bytes)?;
+        }
+        Ok(Self {
+            data: directory.to_owned(),
+            ..Self::built_in()?
         })
     }
 }

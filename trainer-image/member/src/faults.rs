@@ -33,6 +33,8 @@ pub enum Point {
     Forward,
     /// Before the backward pass with the reduction, when the other ranks are in theirs.
     Backward,
+    /// After the passes of a process, before the sum over the replicas.
+    Sum,
     /// After the backward pass and before the ranks agree, when the other ranks wait for this one's
     /// vote.
     Agree,

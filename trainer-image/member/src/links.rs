@@ -5,6 +5,10 @@
 //! process reports to its siblings that the sum of a step has succeeded, and commits only if it has
 //! in all of them. A process that leaves a generation after a failure reports that and does not
 //! wait: it may be in the lobby when a sibling asks.
+//!
+//! The processes also sum numbers over these connections, in the order of the processes, so the
+//! sums are equal bit for bit. Each exchange is a turn. The processes take the same turns in a
+//! generation.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -16,66 +20,13 @@ use std::time::{Duration, Instant};
 use crate::blocking::Waited;
 use crate::failure::Failure;
 
+mod vote;
+
+pub use vote::NUM_NUMBERS;
+use vote::{Says, VOTE_BYTES, Vote};
+
 /// Pause between two attempts to reach a sibling that has not started yet.
 const RETRY: Duration = Duration::from_millis(5);
-/// Bytes of a [`Vote`].
-const VOTE_BYTES: usize = 17;
-
-/// What a process says about a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Vote {
-    generation: u64,
-    step: u64,
-    /// Whether the sum has succeeded. Otherwise the process commits no further step of this
-    /// generation.
-    succeeded: bool,
-}
-
-impl Vote {
-    fn to_bytes(self) -> [u8; VOTE_BYTES] {
-        let mut bytes = [0; VOTE_BYTES];
-        bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.step.to_le_bytes());
-        bytes[16] = u8::from(self.succeeded);
-        bytes
-    }
-
-    fn of(bytes: [u8; VOTE_BYTES]) -> Self {
-        let number = |start: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&bytes[start..start + 8]);
-            u64::from_le_bytes(number)
-        };
-        Self {
-            generation: number(0),
-            step: number(8),
-            succeeded: bytes[16] == 1,
-        }
-    }
-
-    /// What this vote of a sibling says about a step that succeeded in this process.
-    fn says_of(self, generation: u64, step: u64) -> Says {
-        match self.generation.cmp(&generation) {
-            std::cmp::Ordering::Less => Says::Nothing,
-            // It has left the generation of this step.
-            std::cmp::Ordering::Greater => Says::FailedAndLeft,
-            std::cmp::Ordering::Equal if !self.succeeded => Says::Failed,
-            std::cmp::Ordering::Equal if self.step < step => Says::Nothing,
-            std::cmp::Ordering::Equal => Says::Succeeded,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
-    /// The vote is older than the step.
-    Nothing,
-    Succeeded,
-    Failed,
-    /// The step has failed, and the vote counts for a later generation.
-    FailedAndLeft,
-}
-
 /// A sibling, and its vote of a later generation.
 #[derive(Debug)]
 struct Sibling {
@@ -186,27 +137,56 @@ impl Links {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Whether the sum of a step has succeeded in all processes of the replica. Call it if it has
-    /// in this one. If not, no process commits the step.
+    /// Takes a turn: returns the sums of the numbers of all processes, which are the same bit for
+    /// bit in all of them; `None` if one of them has failed in this generation. Then none of them
+    /// has the sums.
     ///
     /// # Errors
     /// [`Failure::ReplicaLost`] if a sibling is gone or silent for `timeout`.
-    pub fn all_succeeded(
+    pub fn sum(
         &mut self,
         generation: u64,
-        step: u64,
+        turn: u64,
+        own: [f64; NUM_NUMBERS],
         timeout: Duration,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Option<[f64; NUM_NUMBERS]>, Failure> {
         self.send(Vote {
             generation,
-            step,
+            turn,
             succeeded: true,
+            numbers: own,
         })?;
-        let mut all = true;
+        let mut all = vec![(self.shard, own)];
+        let mut has_failed = false;
         for sibling in &mut self.siblings {
-            all &= sibling.succeeded(generation, step, timeout)?;
+            match sibling.numbers(generation, turn, timeout)? {
+                Some(numbers) => all.push((sibling.shard, numbers)),
+                None => has_failed = true,
+            }
         }
-        Ok(all)
+        if has_failed {
+            return Ok(None);
+        }
+        all.sort_unstable_by_key(|(shard, _)| *shard);
+        let mut sums = [0.0; NUM_NUMBERS];
+        for (_, numbers) in all {
+            for (sum, number) in sums.iter_mut().zip(numbers) {
+                *sum += number;
+            }
+        }
+        Ok(Some(sums))
+    }
+
+    /// Reports that this process takes no further turn in the generations before this one. It does
+    /// not wait.
+    pub fn enters(&mut self, generation: u64) {
+        // A sibling that is gone needs no answer.
+        let _ = self.send(Vote {
+            generation,
+            turn: 0,
+            succeeded: true,
+            numbers: [0.0; NUM_NUMBERS],
+        });
     }
 
     /// Says that this process leaves the generation after a failure. It does not wait.
@@ -214,8 +194,9 @@ impl Links {
         // A sibling that is gone needs no answer.
         let _ = self.send(Vote {
             generation,
-            step: 0,
+            turn: 0,
             succeeded: false,
+            numbers: [0.0; NUM_NUMBERS],
         });
     }
 
@@ -249,12 +230,13 @@ impl Sibling {
         received.map_err(|error| self.is_lost(&error))
     }
 
-    fn succeeded(
+    /// The numbers of a turn; `None` if the sibling has failed in this generation.
+    fn numbers(
         &mut self,
         generation: u64,
-        step: u64,
+        turn: u64,
         timeout: Duration,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Option<[f64; NUM_NUMBERS]>, Failure> {
         loop {
             let vote = if let Some(vote) = self.early.take() {
                 vote
@@ -263,13 +245,13 @@ impl Sibling {
                 self.receive(&mut bytes, timeout)?;
                 Vote::of(bytes)
             };
-            match vote.says_of(generation, step) {
+            match vote.says_of(generation, turn) {
                 Says::Nothing => {}
-                Says::Succeeded => return Ok(true),
-                Says::Failed => return Ok(false),
+                Says::Succeeded => return Ok(Some(vote.numbers)),
+                Says::Failed => return Ok(None),
                 Says::FailedAndLeft => {
                     self.early = Some(vote);
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! [`Measured::divisor`] while it reads the gradients. So neither clipping nor unscaling needs
 //! another pass over the gradients.
 
+use roundhouse_member::links::NUM_NUMBERS;
 use tch::{Kind, TchError, Tensor};
 
 use crate::optimizers::kernels;
@@ -51,6 +52,75 @@ pub struct Measured {
     pub divisor: Option<Tensor>,
 }
 
+/// The gradients of a process, if they are sharded over the processes of its replica.
+#[derive(Debug)]
+pub(crate) struct Sharded<'a> {
+    /// What the process updates: first what it alone has.
+    pub(crate) leaves: &'a Parameters,
+    /// Number of leaves that this process alone has.
+    pub(crate) num_shards: usize,
+    /// Whether this process counts the leaves that all processes have.
+    pub(crate) counts_replicated: bool,
+}
+
+/// Measures as [`measure`] does. `sum` computes the sums of numbers over the processes of the
+/// replica.
+///
+/// # Errors
+/// A tensor has no gradient, or `sum` fails.
+pub(crate) fn measure_in_replica<E: From<TchError>>(
+    own: &Sharded<'_>,
+    loss_factor: Option<f64>,
+    max_norm: Option<f64>,
+    sum: impl FnOnce([f64; NUM_NUMBERS]) -> Result<[f64; NUM_NUMBERS], E>,
+) -> Result<Measured, E> {
+    let (mut weights, mut statistics) = (Vec::new(), Vec::new());
+    let tensors = own.leaves.iter().zip(own.leaves.roles());
+    for (index, ((name, tensor), role)) in tensors.enumerate() {
+        let mut gradient = kernels::gradient(tensor, || name)?;
+        match role {
+            Role::Weight => {
+                if own.counts_replicated || index < own.num_shards {
+                    weights.push(gradient);
+                }
+            }
+            Role::Statistic { .. } => {
+                if let Some(factor) = loss_factor {
+                    gradient = gradient.f_div_scalar_(factor)?;
+                }
+                statistics.push(gradient);
+            }
+        }
+    }
+    let device = own.leaves.device();
+    let norm = |tensors: &[Tensor]| kernels::norm(tensors)?.f_to_device(device);
+    // One copy for both norms, so the host waits once.
+    let norms = Tensor::f_stack(&[norm(&weights)?, norm(&statistics)?], 0)?;
+    let norms = Vec::<f64>::try_from(norms.f_to_kind(Kind::Double)?)?;
+    let [weights, statistics] = sum([norms[0].powi(2), norms[1].powi(2)])?;
+    let norm = weights.sqrt() / loss_factor.unwrap_or(1.0);
+    let on_device = Tensor::f_full([], norm, (Kind::Float, device))?;
+    Ok(Measured {
+        norm,
+        is_finite: norm.is_finite() && statistics.is_finite(),
+        divisor: divisor_of(&on_device, loss_factor, max_norm)?,
+    })
+}
+
+/// The divisor that clips to `max_norm` and divides by `loss_factor`; `None`: 1.
+fn divisor_of(
+    norm: &Tensor,
+    loss_factor: Option<f64>,
+    max_norm: Option<f64>,
+) -> Result<Option<Tensor>, TchError> {
+    let clips = max_norm.map(|most| divisor(norm, most)).transpose()?;
+    Ok(match (clips, loss_factor) {
+        (clips, None) => clips,
+        (Some(mut clips), Some(factor)) => Some(clips.f_mul_scalar_(factor)?),
+        (None, Some(factor)) => Some(norm.f_full_like(factor)?),
+    })
+}
+
 /// Measures the gradients of `loss_factor` times the loss (`None`: of the loss), and computes the
 /// divisor that clips them to a norm of `max_norm`. The gradients do not change here. Statistics
 /// are divided by `loss_factor` here, because no later operation divides them. The host waits for
@@ -93,12 +163,7 @@ pub fn norms(
             scaled.f_div_scalar(factor)?
         }
     };
-    let clips = max_norm.map(|most| divisor(&norm, most)).transpose()?;
-    let divisor = match (clips, loss_factor) {
-        (clips, None) => clips,
-        (Some(mut clips), Some(factor)) => Some(clips.f_mul_scalar_(factor)?),
-        (None, Some(factor)) => Some(norm.f_full_like(factor)?),
-    };
+    let divisor = divisor_of(&norm, loss_factor, max_norm)?;
     let mut norms = vec![norm];
     if !statistics.is_empty() {
         norms.push(kernels::norm(&statistics)?);

@@ -8,7 +8,7 @@ use roundhouse_member::{Group, World, faults};
 use roundhouse_report::Evaluation;
 
 use crate::failure::Failure;
-use crate::gradients::loss;
+use crate::gradients::{loss, within_replica};
 use crate::source::Source;
 use crate::task::{LossSum, Mode, Task};
 
@@ -101,9 +101,21 @@ impl Counts {
     }
 }
 
-/// Evaluates a task in passes of at most `piece_size` samples, in the precision of training. A
-/// collective: every rank calls it at the same step. `None` if a rank has stopped the evaluation
-/// because its `is_over` returned true between two batches.
+/// How a rank computes its passes of an evaluation.
+pub struct Passes<'a> {
+    /// Largest number of samples of a pass.
+    pub piece_size: u32,
+    /// The precision of training passes.
+    pub precision: Precision,
+    /// Whether this rank has a reason to stop early. Called before each pass.
+    pub is_over: &'a dyn Fn() -> bool,
+    /// Called before each pass with whether this rank has a reason to stop; returns whether it
+    /// stops. Ranks that shard weights return the same, because each pass needs all of them.
+    pub stops: &'a mut (dyn FnMut(bool) -> Result<bool, Failure> + 'a),
+}
+
+/// Evaluates a task. A collective: every rank calls it at the same step. `None` if a rank has
+/// stopped the evaluation early.
 ///
 /// # Errors
 /// [`Failure::PeerLost`] if a rank is lost or does not answer in time.
@@ -111,28 +123,57 @@ pub fn evaluate<G: Group>(
     task: &dyn Task,
     source: &mut dyn Source,
     world: &World<G>,
-    piece_size: u32,
-    precision: Precision,
-    is_over: impl Fn() -> bool,
+    passes: Passes<'_>,
 ) -> Result<Option<Evaluation>, Failure> {
+    let Passes {
+        piece_size,
+        precision,
+        is_over,
+        stops,
+    } = passes;
     let num_samples = source.num_samples();
     let order = Permutation::in_order(num_samples);
-    let part = shard(&(0..num_samples), world.rank(), world.size());
+    let pieces_of = |rank| {
+        let part = shard(&(0..num_samples), rank, world.size());
+        let mut pieces = micro_batches(&part, Some(piece_size));
+        pieces.retain(|piece| !piece.is_empty());
+        pieces
+    };
+    let own = pieces_of(world.rank());
+    let parameters = task.parameters();
+    // If weights are sharded, ranks with fewer passes compute a sample that does not count.
+    let num_passes = if parameters.gathers() {
+        let numbers = (0..world.size()).map(|rank| pieces_of(rank).len());
+        numbers.max().unwrap_or_default()
+    } else {
+        own.len()
+    };
     let mut counts = Counts::default();
     let _guard = tch::no_grad_guard();
-    let mut pieces = micro_batches(&part, Some(piece_size));
-    pieces.retain(|piece| !piece.is_empty());
-    let coming = pieces.iter().map(|piece| (piece.clone(), order.clone()));
+    let idle = std::iter::repeat(0..1).map(|places| (places, false));
+    let pieces = own.into_iter().map(|places| (places, true)).chain(idle);
+    let pieces: Vec<_> = pieces.take(num_passes).collect();
+    let coming = pieces
+        .iter()
+        .map(|(places, _)| (places.clone(), order.clone()));
     source.expect(&coming.collect::<Vec<_>>());
-    for piece in pieces {
-        if is_over() {
+    for (places, is_own) in pieces {
+        let checked = world.check();
+        if stops(is_over() || checked.is_err())? {
+            checked?;
             counts.broken_off = 1.0;
             break;
         }
-        world.check()?;
         faults::slow_evaluation_down();
-        let batch = source.fetch(piece, &order)?;
-        counts.add(&loss(task, &batch, precision, Mode::Evaluate)?)?;
+        let batch = source.fetch(places, &order)?;
+        if let Some(shards) = parameters.shards() {
+            shards.sharding().begin_pass()?;
+        }
+        let sums = loss(task, &batch, precision, Mode::Evaluate);
+        let sums = sums.map_err(|failure| within_replica(parameters, failure))?;
+        if is_own {
+            counts.add(&sums)?;
+        }
     }
     let counts = counts.summed(world)?;
     Ok((counts.broken_off == 0.0).then(|| counts.evaluation(num_samples)))

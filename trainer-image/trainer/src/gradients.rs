@@ -1,6 +1,8 @@
 //! The forward and backward passes of one step: samples from the source, the loss from the task,
 //! and gradients synchronized over the ranks.
 
+use std::ops::Range;
+
 use roundhouse_c10d::{Autocast, ReducerOptions, take_sum_wait};
 use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::{Batch, Permutation};
@@ -12,6 +14,8 @@ use tch::{Device, Kind, TchError, Tensor};
 use crate::batch::Batch as Samples;
 use crate::failure::Failure;
 use crate::group::C10dGroup;
+use crate::parameters::Parameters;
+use crate::replica;
 use crate::source::Source;
 use crate::stopwatch::Stopwatch;
 use crate::sync::{Finished, Pass, Sync, explain};
@@ -113,50 +117,51 @@ pub fn gradients(
     };
     // Discard the waits of passes before this step.
     let _ = take_sum_wait();
-    roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
+    task.parameters_mut().forget_gradients()?;
     faults::point(Point::Forward, rank, batch.step);
     let passes = sync.passes(&batch.places);
-    let own = passes.iter().map(|pass| (pass.places.clone(), *order));
-    let after = next.iter().flat_map(|(batch, order)| {
-        let passes = sync.passes(&batch.places).into_iter();
-        passes.map(|pass| (pass.places, *order))
-    });
-    let coming = own
-        .chain(after)
-        .map(|(places, order)| (places, order.clone()));
-    source.expect(&coming.collect::<Vec<_>>());
-    for pass in passes {
-        let samples = sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
-        let sum = sections.time(Section::Forward, || {
-            sync.before_forward().map_err(explained)?;
-            let sum = device_works(rank, batch).and_then(|()| {
-                let mode = mode(*seed, batch, &pass);
-                loss(&**task, &samples, *precision, mode)
-            });
-            sum.map_err(|failure| cause_in_pass(world, failure))
-        })?;
-        sections.waited(Section::Forward, take_sum_wait());
-        let sum = spoilt(sum, batch, &pass)?;
-        if pass.is_last {
-            faults::point(Point::Backward, rank, batch.step);
+    source.expect(&coming(sync, (batch, order), *next));
+    let run = || -> Result<(), Failure> {
+        for pass in passes {
+            let samples =
+                sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
+            let sum = sections.time(Section::Forward, || {
+                sync.before_forward().map_err(explained)?;
+                let sum = device_works(rank, batch).and_then(|()| {
+                    let mode = mode(*seed, batch, &pass);
+                    loss(&**task, &samples, *precision, mode)
+                });
+                sum.map_err(|failure| cause_in_pass(world, failure))
+            })?;
+            sections.waited(Section::Forward, take_sum_wait());
+            let sum = spoilt(sum, batch, &pass)?;
+            if pass.is_last {
+                faults::point(Point::Backward, rank, batch.step);
+            }
+            sections.time(Section::Backward, || {
+                let scale = if pass.is_idle { 0.0 } else { scale };
+                if !pass.is_idle {
+                    local_loss.add(&sum.loss)?;
+                }
+                let scaled = sum.loss.f_mul_scalar(scale)?;
+                let own = match (&mut numbers, &local_loss) {
+                    (Some(numbers), OwnLoss::Host(loss)) if pass.is_last => numbers(*loss),
+                    _ => Vec::new(),
+                };
+                let root = sync
+                    .before_backward(&pass, scaled, &own)
+                    .map_err(explained)?;
+                roundhouse_c10d::backward(&root).map_err(|error| explained(error.into()))?;
+                let done = sync.after_backward(&pass, &sum.loss, task.parameters_mut());
+                done.map_err(explained)
+            })?;
+            sections.waited(Section::Backward, take_sum_wait());
+            tracer.pass_ends();
         }
-        sections.time(Section::Backward, || {
-            local_loss.add(&sum.loss)?;
-            let scaled = sum.loss.f_mul_scalar(scale)?;
-            let own = match (&mut numbers, &local_loss) {
-                (Some(numbers), OwnLoss::Host(loss)) if pass.is_last => numbers(*loss),
-                _ => Vec::new(),
-            };
-            let root = sync
-                .before_backward(&pass, scaled, &own)
-                .map_err(explained)?;
-            roundhouse_c10d::backward(&root).map_err(|error| explained(error.into()))?;
-            let done = sync.after_backward(&pass, &sum.loss, task.parameters_mut());
-            done.map_err(explained)
-        })?;
-        sections.waited(Section::Backward, take_sum_wait());
-        tracer.pass_ends();
-    }
+        Ok(())
+    };
+    run().map_err(|failure| within_replica(task.parameters(), failure))?;
+    faults::point(Point::Sum, rank, batch.step);
     let finished = sections.time(Section::Communication, || {
         sync.finish(task.parameters_mut())
     });
@@ -165,6 +170,20 @@ pub fn gradients(
         local_loss,
         finished,
     })
+}
+
+/// What this rank reads for the passes of a batch, and for those of the next one.
+fn coming(
+    sync: &dyn Sync,
+    (batch, order): (&Batch, &Permutation),
+    next: Option<(&Batch, &Permutation)>,
+) -> Vec<(Range<u64>, Permutation)> {
+    let batches = std::iter::once((batch, order)).chain(next);
+    let places = batches.flat_map(|(batch, order)| {
+        let passes = sync.passes(&batch.places).into_iter();
+        passes.map(|pass| (pass.places, order.clone()))
+    });
+    places.collect()
 }
 
 /// Computes this rank's own part of the batch's gradients, without a sum over the ranks, and leaves
@@ -210,6 +229,7 @@ pub fn layout(
         slice: 0,
         ends_slice: true,
         is_last: true,
+        is_idle: false,
     };
     let Inputs {
         task,
@@ -226,6 +246,19 @@ pub fn layout(
     let layout = roundhouse_c10d::layout(task.parameters().tensors(), &sum.loss, options)?;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     Ok(layout)
+}
+
+/// The failure of a process whose pass has failed, if the processes of its replica compute passes
+/// at the same time: they wait for this one, which cannot continue without them.
+pub(crate) fn within_replica(parameters: &Parameters, failure: Failure) -> Failure {
+    let Some(shards) = parameters.shards() else {
+        return failure;
+    };
+    match shards.sharding().failure() {
+        Some(words) => replica::lost(&words),
+        None if failure.is_peer_lost() => replica::lost(&failure),
+        None => failure,
+    }
 }
 
 /// The cause of an error in a forward pass: the failed sum over the ranks if there is one.
@@ -257,7 +290,7 @@ fn device_works(rank: u32, batch: &Batch) -> Result<(), Failure> {
 
 /// The loss, or NaN if a test has injected this fault.
 fn spoilt(sum: LossSum, batch: &Batch, pass: &Pass) -> Result<LossSum, Failure> {
-    let is_first = pass.places.contains(&batch.places.start);
+    let is_first = pass.places.contains(&batch.places.start) && !pass.is_idle;
     if !(is_first && faults::spoils_loss(batch.step)) {
         return Ok(sum);
     }

@@ -1,6 +1,6 @@
 //! The collectives of a generation over c10d, as `roundhouse-member` needs them.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use roundhouse_c10d::{Error, ProcessGroup, ReduceOp};
@@ -19,6 +19,8 @@ pub struct C10dGroup {
     /// The error of a failed sum within a pass. A model can only return an error of libtorch, whose
     /// message does not always show that a peer is the cause.
     failed_sum: OnceLock<Error>,
+    /// The processes with the same part of the state in all replicas.
+    column: Option<Arc<Self>>,
 }
 
 impl C10dGroup {
@@ -29,7 +31,31 @@ impl C10dGroup {
             group,
             device,
             failed_sum: OnceLock::new(),
+            column: None,
         }
+    }
+
+    /// Adds the group of the processes with the same part of the state in all replicas. It ends
+    /// with this group.
+    #[must_use]
+    pub fn with_column(self, column: Self) -> Self {
+        Self {
+            column: Some(Arc::new(column)),
+            ..self
+        }
+    }
+
+    /// The processes with the same part of the state in all replicas; `None`: each process has all
+    /// of the state, or there is one replica.
+    #[must_use]
+    pub fn column(&self) -> Option<Arc<Self>> {
+        self.column.clone()
+    }
+
+    /// This group, and that of the column.
+    fn groups(&self) -> impl Iterator<Item = &ProcessGroup> {
+        let column = self.column.iter().map(|column| &column.group);
+        std::iter::once(&self.group).chain(column)
     }
 
     /// The process group of c10d.
@@ -41,7 +67,9 @@ impl C10dGroup {
     /// Sets how long later collectives wait for their peers. Has no effect if the library cannot
     /// change its timeout.
     pub fn set_timeout(&self, timeout: Duration) {
-        let _ = self.group.set_timeout(timeout);
+        for group in self.groups() {
+            let _ = group.set_timeout(timeout);
+        }
     }
 
     /// Sums `own` over the ranks within a pass of a model; gradients flow through the sum.
@@ -71,17 +99,21 @@ impl C10dGroup {
 
 impl Abort for C10dGroup {
     fn abort(&self) {
-        // An error means that the connections are closed already.
-        let _ = self.group.abort();
+        for group in self.groups() {
+            // An error means that the connections are closed already.
+            let _ = group.abort();
+        }
     }
 
     fn shutdown(&self) {
         // If the shutdown fails, the group is aborted. Either way no collective can run any more.
-        let _ = self.group.shutdown();
+        for group in self.groups() {
+            let _ = group.shutdown();
+        }
     }
 
     fn has_failed(&self) -> bool {
-        self.group.has_failed()
+        self.groups().any(ProcessGroup::has_failed)
     }
 }
 
@@ -144,7 +176,9 @@ impl Group for C10dGroup {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        self.group.check().map_err(lost)
+        self.groups()
+            .try_for_each(ProcessGroup::check)
+            .map_err(lost)
     }
 
     fn reports_lost_peers(&self) -> bool {

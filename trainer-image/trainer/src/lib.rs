@@ -41,6 +41,7 @@ pub mod ranks;
 pub mod rendezvous;
 pub mod replica;
 pub mod segment;
+mod shards;
 pub mod source;
 pub mod state;
 pub mod stopwatch;

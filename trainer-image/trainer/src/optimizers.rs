@@ -17,12 +17,14 @@ pub(crate) mod kernels;
 pub mod lamb;
 pub mod lars;
 pub mod sgd;
+mod sharded;
 pub mod zero1;
 
 pub use adamw::AdamW;
 pub use lamb::Lamb;
 pub use lars::Lars;
 pub use sgd::Sgd;
+pub(crate) use sharded::ShardedUpdate;
 pub use zero1::Zero1;
 
 /// Builds the optimizer of a configuration for parameters with their initial values. With `ema` it

@@ -1,9 +1,11 @@
 //! The state of a model: named tensors in a fixed order, each with a role.
 
-use std::ops::Range;
+use std::rc::Rc;
 
 use roundhouse_c10d::format::{self, MemoryFormat};
 use tch::{Device, Kind, TchError, Tensor};
+
+use crate::shards::Shards;
 
 /// How a tensor's gradient is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,11 +33,15 @@ pub enum Role {
 /// from the step in [`crate::Mode::Train`].
 #[derive(Debug, Default)]
 pub struct Parameters {
-    /// Place of the first tensor: more than 0 in a window.
-    first: usize,
+    /// The places of the tensors in a window; `None`: they count from 0.
+    places: Option<Vec<usize>>,
     names: Vec<String>,
     roles: Vec<Role>,
     tensors: Vec<Tensor>,
+    /// The places of each segment of the model.
+    segments: Vec<Vec<usize>>,
+    /// The weights that are sharded over the processes of a replica.
+    shards: Option<Rc<Shards>>,
 }
 
 impl Parameters {
@@ -81,24 +87,90 @@ impl Parameters {
     /// The tensor at a place that [`Self::push`] returned.
     ///
     /// # Panics
-    /// The place is not one of these parameters.
+    /// The place is not one of these parameters. Or `trainer.parallel.shard` shards this weight or
+    /// its gradient, so only its segment may use it: see [`Segment::apply`](crate::Segment::apply).
     pub fn at(&self, place: usize) -> &Tensor {
-        &self.tensors[place - self.first]
-    }
-
-    /// The tensors at a range of places.
-    pub(crate) fn in_places(&self, places: &Range<usize>) -> &[Tensor] {
-        &self.tensors[places.start - self.first..places.end - self.first]
-    }
-
-    /// Parameters whose places start at `first`, for [`Self::at`] only: without names and roles.
-    pub(crate) fn window(first: usize, tensors: Vec<Tensor>) -> Self {
-        Self {
-            first,
-            names: Vec::new(),
-            roles: Vec::new(),
-            tensors,
+        if let Some(shards) = &self.shards {
+            assert!(
+                !shards.has(place),
+                "{} is used outside of its segment",
+                self.names[place]
+            );
         }
+        match &self.places {
+            None => &self.tensors[place],
+            Some(places) => &self.tensors[places.binary_search(&place).unwrap_or(usize::MAX)],
+        }
+    }
+
+    /// Parameters at these places, in ascending order, for [`Self::at`] only: without names and
+    /// roles.
+    pub(crate) fn window(places: Vec<usize>, tensors: Vec<Tensor>) -> Self {
+        Self {
+            places: Some(places),
+            tensors,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a segment of the model: see [`Segment`](crate::Segment).
+    pub(crate) fn add_segment(&mut self, places: &[usize]) {
+        self.segments.push(places.to_vec());
+    }
+
+    /// The places of each segment of the model. Several segments may have the same places.
+    pub(crate) fn segments(&self) -> &[Vec<usize>] {
+        &self.segments
+    }
+
+    /// The weights that are sharded over the processes of a replica.
+    pub(crate) fn shards(&self) -> Option<&Rc<Shards>> {
+        self.shards.as_ref()
+    }
+
+    /// Whether weights are whole only within their segments.
+    pub(crate) fn gathers(&self) -> bool {
+        self.shards.as_ref().is_some_and(|it| it.gathers())
+    }
+
+    /// Puts sharded weights in place of whole ones.
+    pub(crate) fn set_shards(&mut self, shards: Shards) {
+        self.shards = Some(Rc::new(shards));
+    }
+
+    /// The tensors with gradients that this process updates: its shards, then all tensors that are
+    /// not sharded.
+    pub(crate) fn leaves(&self) -> Self {
+        let mut leaves = Self::default();
+        if let Some(shards) = &self.shards {
+            for shard in shards.own() {
+                leaves.push_shared(String::new(), Role::Weight, shard);
+            }
+        }
+        for (place, ((name, tensor), role)) in self.iter().zip(&self.roles).enumerate() {
+            if !self.shards.as_ref().is_some_and(|it| it.has(place)) {
+                leaves.push_shared(name.to_owned(), *role, tensor);
+            }
+        }
+        leaves
+    }
+
+    /// Adds a handle of a tensor, with its gradient.
+    pub(crate) fn push_shared(&mut self, name: String, role: Role, tensor: &Tensor) {
+        self.names.push(name);
+        self.roles.push(role);
+        self.tensors.push(tensor.shallow_clone());
+    }
+
+    /// Discards all gradients, also those of passes that have failed.
+    ///
+    /// # Errors
+    /// libtorch refuses an operation.
+    pub(crate) fn forget_gradients(&mut self) -> Result<(), roundhouse_c10d::Error> {
+        if let Some(shards) = &self.shards {
+            shards.forget_gradients()?;
+        }
+        roundhouse_c10d::zero_grad(&mut self.tensors)
     }
 
     /// A loss of 0 whose gradient is 0 for every tensor: the loss of an empty batch.
@@ -154,12 +226,7 @@ impl Parameters {
     /// # Errors
     /// There is too little memory, or the tensors are on several devices.
     pub(crate) fn lay_in_one_vector(&mut self) -> Result<(Tensor, Vec<i64>), TchError> {
-        let (mut starts, mut end) = (Vec::new(), 0);
-        for tensor in &self.tensors {
-            starts.push(end);
-            let length: i64 = tensor.size().iter().product();
-            end += (length.cast_unsigned().next_multiple_of(Self::BLOCK)).cast_signed();
-        }
+        let (starts, end) = Self::starts(&self.tensors);
         let vector = Tensor::f_zeros([end], (Kind::Float, self.device()))?;
         for (tensor, start) in self.tensors.iter_mut().zip(&starts) {
             let shape = tensor.size();
@@ -169,6 +236,18 @@ impl Parameters {
             tensor.f_set_data(&place)?;
         }
         Ok((vector, starts))
+    }
+
+    /// The start of each tensor in one vector, and the length of the vector: multiples of
+    /// [`Self::BLOCK`].
+    pub(crate) fn starts(tensors: &[Tensor]) -> (Vec<i64>, i64) {
+        let (mut starts, mut end) = (Vec::new(), 0);
+        for tensor in tensors {
+            starts.push(end);
+            let length: i64 = tensor.size().iter().product();
+            end += (length.cast_unsigned().next_multiple_of(Self::BLOCK)).cast_signed();
+        }
+        (starts, end)
     }
 
     /// The tensors, in the order of their places.
@@ -245,13 +324,13 @@ mod tests {
         for layer in ["fc1", "fc2"] {
             add_layer(&mut parameters, layer, &[2, 3]);
         }
-        let others = parameters.in_places(&(2..4)).iter().map(Tensor::detach);
-        let window = Parameters::window(2, others.collect());
-        for place in 2..4 {
+        let places = vec![0, 3];
+        let others = places.iter().map(|place| parameters.at(*place).detach());
+        let window = Parameters::window(places.clone(), others.collect());
+        for place in places {
             assert_eq!(window.at(place), parameters.at(place));
             assert!(!window.at(place).requires_grad());
         }
-        assert_eq!(window.in_places(&(3..4)), &window.tensors()[1..]);
     }
 
     #[test]

@@ -15,9 +15,30 @@ use crate::group::C10dGroup;
 /// The rendezvous of this process, over stores of c10d.
 pub type StoreRendezvous = rendezvous::StoreRendezvous<C10d>;
 
-/// Creates stores and process groups of c10d for ranks that compute on this device.
+/// Creates stores and process groups of c10d.
 #[derive(Clone, Copy, Debug)]
-pub struct C10d(pub Device);
+pub struct C10d {
+    device: Device,
+    num_shards: u32,
+}
+
+impl C10d {
+    /// Groups of ranks that compute on this device.
+    #[must_use]
+    pub const fn on(device: Device) -> Self {
+        Self {
+            device,
+            num_shards: 1,
+        }
+    }
+
+    /// Each group also has a [column](C10dGroup::column): replicas have this number of consecutive
+    /// ranks.
+    #[must_use]
+    pub const fn in_replicas_of(self, num_shards: u32) -> Self {
+        Self { num_shards, ..self }
+    }
+}
 
 /// A key-value store of c10d.
 #[derive(Debug)]
@@ -68,15 +89,31 @@ impl Network for C10d {
             address,
             own_store_port,
         } = *ranks;
-        let options = GroupOptions {
-            backend: device::backend(self.0),
-            timeout,
-            address,
-            own_store_port,
-            name: format!("gen{generation}"),
+        let connect = |store: &Store, name: String, rank, size| {
+            let options = GroupOptions {
+                backend: device::backend(self.device),
+                timeout,
+                address,
+                own_store_port,
+                name,
+            };
+            let group = ProcessGroup::new(store, rank, size, &options).map_err(lost)?;
+            Ok(C10dGroup::new(group, self.device))
         };
-        let group = ProcessGroup::new(&store.0, rank, size, &options).map_err(lost)?;
-        Ok(C10dGroup::new(group, self.0))
+        let name = format!("gen{generation}");
+        let num_replicas = size / self.num_shards;
+        if self.num_shards == 1 || num_replicas == 1 {
+            return connect(&store.0, name, rank, size);
+        }
+        let (replica, shard) = (rank / self.num_shards, rank % self.num_shards);
+        let part = store.0.prefix(&format!("column{shard}")).map_err(lost)?;
+        let column = connect(
+            &part,
+            format!("{name}/column{shard}"),
+            replica,
+            num_replicas,
+        )?;
+        Ok(connect(&store.0, name, rank, size)?.with_column(column))
     }
 }
 
@@ -90,7 +127,7 @@ mod tests {
 
     #[test]
     fn clearing_a_part_of_a_store_keeps_the_rest() {
-        let (c10d, patience) = (C10d(Device::Cpu), Duration::from_secs(10));
+        let (c10d, patience) = (C10d::on(Device::Cpu), Duration::from_secs(10));
         let host = c10d.host(Ipv4Addr::LOCALHOST.into(), 0, patience).unwrap();
         let guest = c10d.dial("127.0.0.1", host.port(), patience).unwrap();
         assert_eq!(guest.add("all", 2).unwrap(), 2);

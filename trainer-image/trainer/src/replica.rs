@@ -11,7 +11,7 @@ use roundhouse_elastic::state::layout::Sharing;
 use roundhouse_member::Launch;
 use roundhouse_member::failure::{self, Kept};
 use roundhouse_member::group::Abort;
-use roundhouse_member::links::Links;
+use roundhouse_member::links::{Links, NUM_NUMBERS};
 use roundhouse_member::rendezvous::{Network, Ranks, Store};
 use roundhouse_member::signals::LeaveRequest;
 use tch::Device;
@@ -19,6 +19,7 @@ use tch::Device;
 use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::rendezvous::C10d;
+use crate::sync::SyncError;
 
 /// How long a process waits for its siblings, which may still load their data. If one of them
 /// fails, the agent ends all.
@@ -32,6 +33,8 @@ pub struct Replica {
     group: Arc<C10dGroup>,
     /// A number for the life of the replica.
     life: u32,
+    /// The generation of the last turn, and its number: see [`Links::sum`].
+    last_turn: (u64, u64),
 }
 
 impl Replica {
@@ -55,7 +58,7 @@ impl Replica {
             kept: Kept::Untrained,
         })?;
         let timeout = launch.timeouts.connect;
-        let (network, address) = (C10d(device), Ipv4Addr::LOCALHOST);
+        let (network, address) = (C10d::on(device), Ipv4Addr::LOCALHOST);
         let store = if shard == 0 {
             let store = network.host(address.into(), 0, timeout)?;
             links.of_first(u64::from(store.port()), timeout)?;
@@ -78,6 +81,7 @@ impl Replica {
             links,
             group,
             life: life(&host(), file),
+            last_turn: (0, 0),
         }))
     }
 
@@ -85,6 +89,11 @@ impl Replica {
     #[must_use]
     pub fn group(&self) -> Arc<C10dGroup> {
         Arc::clone(&self.group)
+    }
+
+    /// Sets how long later collectives of the replica wait for its processes.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.group.set_timeout(timeout);
     }
 
     /// The place of this process in its replica.
@@ -97,30 +106,47 @@ impl Replica {
         }
     }
 
-    /// Checks that the sum of a step, which has succeeded in this process, has succeeded in all
-    /// processes of the replica.
+    /// Checks that the last collective of the ranks, which has succeeded in this process, has
+    /// succeeded in all processes of the replica.
     ///
     /// # Errors
-    /// The sum has failed in another process, which cannot commit the step; or another process has
-    /// ended, or is silent for `timeout`.
-    pub fn confirm(
-        &mut self,
-        generation: u64,
-        step: u64,
-        timeout: Duration,
-    ) -> Result<(), Failure> {
-        if self.group.has_failed() {
-            let words = "the weights of another process of this worker have not arrived";
-            return Err(failure::Failure::ReplicaLost(words.to_owned()).into());
-        }
-        if self.links.all_succeeded(generation, step, timeout)? {
-            return Ok(());
-        }
-        let words = "the step failed in another process of this worker";
-        Err(Failure::peer_lost(words.to_owned()))
+    /// It has failed in another process; or another process has ended, or is silent for `timeout`.
+    pub fn confirm(&mut self, generation: u64, timeout: Duration) -> Result<(), Failure> {
+        self.sum(generation, [0.0; NUM_NUMBERS], timeout).map(drop)
     }
 
-    /// Says that this process leaves the generation after a failure.
+    /// The sums of numbers of all processes of the replica, which are the same bit for bit in all
+    /// of them.
+    ///
+    /// # Errors
+    /// Another process has failed in this generation, or has ended, or is silent for `timeout`.
+    pub fn sum(
+        &mut self,
+        generation: u64,
+        own: [f64; NUM_NUMBERS],
+        timeout: Duration,
+    ) -> Result<[f64; NUM_NUMBERS], Failure> {
+        if self.group.has_failed() {
+            return Err(lost(
+                &"a collective of the processes of this worker has failed",
+            ));
+        }
+        let turn = match self.last_turn {
+            (last, turn) if last == generation => turn + 1,
+            _ => 1,
+        };
+        self.last_turn = (generation, turn);
+        let sums = self.links.sum(generation, turn, own, timeout)?;
+        let words = "the step failed in another process of this worker";
+        sums.ok_or_else(|| Failure::peer_lost(words.to_owned()))
+    }
+
+    /// Reports that this process forms a generation and has left all before it.
+    pub fn enters(&mut self, generation: u64) {
+        self.links.enters(generation);
+    }
+
+    /// Reports that this process leaves the generation after a failure.
     pub fn fails(&mut self, generation: u64) {
         self.links.fails(generation);
     }
@@ -138,9 +164,18 @@ fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
 }
 
+/// The failure of a process after an error in a collective of its replica. Its siblings may have
+/// completed the collective.
+pub(crate) fn explain(error: SyncError) -> Failure {
+    match error {
+        SyncError::Group(error) | SyncError::Replica(error) => lost(&error),
+        SyncError::Torch(error) => error.into(),
+    }
+}
+
 /// The failure of a process whose siblings have a newer state, or may have.
-pub(crate) fn lost(error: &roundhouse_c10d::Error) -> Failure {
-    failure::Failure::ReplicaLost(error.to_string()).into()
+pub(crate) fn lost(words: &impl ToString) -> Failure {
+    failure::Failure::ReplicaLost(words.to_string()).into()
 }
 
 #[cfg(test)]

@@ -1,25 +1,36 @@
-//! Blocks of a model that can recompute their activations in the backward pass instead of keeping
-//! them.
+//! Segments of a model: they can recompute their activations in the backward pass instead of
+//! keeping them, and the processes of a replica can hold their weights together.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use tch::{TchError, Tensor};
 
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, Role};
 
-/// A block of a model, and the places of its parameters.
+/// A segment of a model, such as a block or the embedding, and the places of its parameters.
+///
+/// Only weights of segments are sharded by `trainer.parallel.shard: Zero2` and `Zero3`. Weights
+/// outside of segments, and their gradients, stay whole in each process. Several segments may use
+/// the same weights, as a tied embedding does; they must then have the same places.
 #[derive(Debug)]
 pub struct Segment<B> {
     block: Arc<B>,
-    places: Range<usize>,
+    places: Vec<usize>,
 }
 
 impl<B: Send + Sync + 'static> Segment<B> {
     /// Wraps a block that uses the parameters at these places and no others.
     #[must_use]
-    pub fn new(block: B, places: Range<usize>) -> Self {
+    pub fn new(
+        parameters: &mut Parameters,
+        block: B,
+        places: impl IntoIterator<Item = usize>,
+    ) -> Self {
+        let mut places: Vec<usize> = places.into_iter().collect();
+        places.sort_unstable();
+        places.dedup();
+        parameters.add_segment(&places);
         Self {
             block: Arc::new(block),
             places,
@@ -36,7 +47,8 @@ impl<B: Send + Sync + 'static> Segment<B> {
     ) -> Result<Self, TchError> {
         let first = parameters.tensors().len();
         let block = build(parameters)?;
-        Ok(Self::new(block, first..parameters.tensors().len()))
+        let end = parameters.tensors().len();
+        Ok(Self::new(parameters, block, first..end))
     }
 
     /// Returns the output of `run` for the input `x`, and its other results, such as statistics.
@@ -49,8 +61,12 @@ impl<B: Send + Sync + 'static> Segment<B> {
     /// nor roles. If kernels are deterministic, losses and gradients are bit for bit equal to those
     /// without recomputation.
     ///
+    /// If the weights are sharded, `run` gets the whole weights, and their memory is freed after
+    /// it. So neither the block nor the other results may keep a handle of a weight.
+    ///
     /// # Errors
-    /// `run` fails. An error of the second call is an error of the backward pass.
+    /// `run` fails, or another process of the replica is lost. An error of the second call is an
+    /// error of the backward pass.
     pub fn apply<T, R>(
         &self,
         recomputes: bool,
@@ -62,23 +78,84 @@ impl<B: Send + Sync + 'static> Segment<B> {
         T: Send + 'static,
         R: Fn(&B, &Parameters, &Tensor) -> Result<(Tensor, T), TchError> + Send + 'static,
     {
-        if !recomputes {
-            return run(&self.block, parameters, x);
+        let shards = parameters.shards();
+        let unit = shards.and_then(|shards| Some((shards, shards.unit(&self.places)?)));
+        let own = || {
+            let own = self.places.iter();
+            own.map(|place| parameters.at(*place).shallow_clone())
+                .collect::<Vec<_>>()
+        };
+        if unit.is_none() && !recomputes {
+            let window = Parameters::window(self.places.clone(), own());
+            return run(&self.block, &window, x);
         }
-        let (block, first) = (Arc::clone(&self.block), self.places.start);
+        let (block, places) = (Arc::clone(&self.block), self.places.clone());
         let (sender, rest_of_first_run) = channel();
         let mut sender = Some(sender);
-        let output =
-            roundhouse_c10d::recompute(x, parameters.in_places(&self.places), move |x, tensors| {
-                let (output, rest) = run(&block, &Parameters::window(first, tensors), x)?;
-                if let Some(sender) = sender.take() {
-                    let _ = sender.send(rest);
-                }
-                Ok(output)
-            });
+        let run_with = move |x: &Tensor, tensors: Vec<Tensor>| {
+            let window = Parameters::window(places.clone(), tensors);
+            let (output, rest) = run(&block, &window, x)?;
+            if let Some(sender) = sender.take() {
+                let _ = sender.send(rest);
+            }
+            Ok(output)
+        };
+        let output = match unit {
+            None => roundhouse_c10d::recompute(x, &own(), run_with),
+            Some((shards, unit)) => {
+                let statistics = self.statistics(parameters)?;
+                shards.apply(unit, recomputes, x, with_others(statistics, run_with))
+            }
+        };
         let torch = |message| TchError::Torch(message);
         let output = output.map_err(|error| torch(error.message))?;
         let rest = rest_of_first_run.try_recv();
         Ok((output, rest.map_err(|error| torch(error.to_string()))?))
+    }
+
+    /// [`Self::apply`] without recomputation, for a `run` without other results.
+    ///
+    /// # Errors
+    /// The same as [`Self::apply`].
+    pub fn apply_alone<R>(
+        &self,
+        parameters: &Parameters,
+        x: &Tensor,
+        run: R,
+    ) -> Result<Tensor, TchError>
+    where
+        R: Fn(&B, &Parameters, &Tensor) -> Result<Tensor, TchError> + Send + 'static,
+    {
+        let run = move |block: &B, parameters: &Parameters, x: &Tensor| {
+            Ok((run(block, parameters, x)?, ()))
+        };
+        Ok(self.apply(false, parameters, x, run)?.0)
+    }
+
+    /// Running statistics, which are whole in each process, and where they are among the places.
+    fn statistics(&self, parameters: &Parameters) -> Result<Vec<(usize, Tensor)>, TchError> {
+        let mut found = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            if parameters.roles()[*place] != Role::Weight {
+                found.push((index, parameters.at(*place).f_detach()?));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Inserts other tensors at their indices before each run.
+fn with_others<R>(
+    others: Vec<(usize, Tensor)>,
+    mut run: R,
+) -> impl FnMut(&Tensor, Vec<Tensor>) -> Result<Tensor, TchError> + Send + 'static
+where
+    R: FnMut(&Tensor, Vec<Tensor>) -> Result<Tensor, TchError> + Send + 'static,
+{
+    move |x, mut tensors| {
+        for (index, other) in &others {
+            tensors.insert(*index, other.shallow_clone());
+        }
+        run(x, tensors)
     }
 }

@@ -12,6 +12,7 @@
 //! ```
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,14 +26,17 @@ use tch::{TchError, Tensor};
 use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
+use crate::replica;
 
 mod alone;
 mod bucket_integers;
 mod ddp;
+mod hybrid;
 mod slices;
 
 pub use alone::Alone;
 pub use ddp::{Ddp, DdpOptions};
+pub(crate) use hybrid::Hybrid;
 pub use slices::{Exchange, Slices};
 
 /// One forward and backward pass over a part of a rank's samples.
@@ -47,6 +51,9 @@ pub struct Pass {
     pub ends_slice: bool,
     /// Whether this is this rank's last pass of the step.
     pub is_last: bool,
+    /// Whether nothing of the pass counts. It is computed only because the other processes of the
+    /// replica compute a pass at the same time, with weights that all of them hold together.
+    pub is_idle: bool,
 }
 
 /// The results of the synchronization, besides the gradients.
@@ -77,6 +84,9 @@ pub enum SyncError {
     /// A collective of c10d failed.
     #[error(transparent)]
     Group(#[from] roundhouse_c10d::Error),
+    /// A collective of the replica failed.
+    #[error("{0}")]
+    Replica(roundhouse_c10d::Error),
     /// libtorch refuses an operation.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
@@ -132,6 +142,20 @@ pub fn build(
     step: u64,
 ) -> Result<Box<dyn Sync>, Failure> {
     let micro_batch_size = config.micro_batch_size;
+    if let Some(shards) = parameters.shards() {
+        let place = (world.rank(), world.size());
+        let column = world.group().and_then(C10dGroup::column);
+        let shards = Rc::clone(shards);
+        let hybrid = Hybrid::new(
+            config,
+            shards,
+            place,
+            column,
+            group_size,
+            parameters.leaves(),
+        );
+        return Ok(Box::new(hybrid));
+    }
     if let Some(num_slices) = config.slices {
         let exchange = world.shared().map(|group| {
             let exchange: Arc<dyn Exchange> = group;
@@ -173,6 +197,7 @@ pub(crate) fn explain(world: &World<C10dGroup>, error: SyncError) -> Failure {
     let failure = match error {
         SyncError::Torch(error) => error.into(),
         SyncError::Group(error) => Failure::from(error),
+        SyncError::Replica(error) => return replica::lost(&error),
     };
     if world.may_have_lost_a_peer() && !failure.is_own() {
         return Failure::peer_lost(failure.to_string());

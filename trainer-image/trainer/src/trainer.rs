@@ -112,8 +112,10 @@ impl Trainer<'_> {
     /// The reason why the process ends before training is complete.
     pub fn run(mut self) -> Result<(), Failure> {
         loop {
+            let mut generation = self.member.current_generation();
             let event = match self.member.next_todo() {
                 Todo::Form(place) => {
+                    generation = place.generation;
                     self.tracer.steps_end();
                     self.form(&place)
                         .map_err(|failure| failure.on_rank(place.rank))
@@ -134,7 +136,6 @@ impl Trainer<'_> {
                 Err(failure) if failure.is_peer_lost() => {
                     // Drop the gradient hooks before the group that they call.
                     self.leave_group();
-                    let generation = self.member.current_generation();
                     if let Some(replica) = &mut self.replica {
                         replica.fails(generation);
                     }

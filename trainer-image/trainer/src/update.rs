@@ -36,6 +36,8 @@ pub struct Piece {
     pub place: usize,
     /// The elements, at least one.
     pub elements: Range<i64>,
+    /// Whether all processes of the replica have and update these elements.
+    pub is_replicated: bool,
 }
 
 impl Piece {
@@ -48,11 +50,16 @@ impl Piece {
     pub fn of(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
         let Range { start, end } = self.elements;
         let flat = tensor.f_detach()?.f_contiguous()?.f_view([-1])?;
-        let piece = flat.f_narrow(0, start, end - start)?;
+        Self::like(tensor, &flat.f_narrow(0, start, end - start)?)
+    }
+
+    /// Elements of `tensor` in the form that [`Self::of`] gives them. So optimizers that treat
+    /// vectors differently treat a piece like the whole.
+    pub(crate) fn like(tensor: &Tensor, elements: &Tensor) -> Result<Tensor, TchError> {
         if tensor.dim() > 1 {
-            piece.f_unsqueeze(0)
+            elements.f_unsqueeze(0)
         } else {
-            Ok(piece)
+            Ok(elements.shallow_clone())
         }
     }
 }
@@ -64,6 +71,10 @@ pub struct Pieces<'a> {
     pub sharing: Sharing,
     /// What the process updates, in the order of the parameters.
     pub pieces: &'a [Piece],
+    /// The memory of the pieces.
+    pub tensors: &'a [Tensor],
+    /// Whether the process also has the weights that others update.
+    pub has_whole_weights: bool,
 }
 
 /// Updates weights in place.

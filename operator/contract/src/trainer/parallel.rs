@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigInvalid, OptimizerName, TrainerConfig, invalid};
+use super::model::BatchNorm;
+use super::{ConfigInvalid, Ddp, OptimizerName, TrainerConfig, invalid};
 
 /// How the processes of a worker divide the state. Then they are one replica: if one of them dies,
 /// all of them restart, and another worker sends them the state.
@@ -10,17 +11,34 @@ use super::{ConfigInvalid, OptimizerName, TrainerConfig, invalid};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Parallel {
-    /// What each process holds only in part. Default: nothing.
+    /// The stage of `ZeRO` (Rajbhandari et al., 2020): what the processes of a worker shard. It
+    /// needs the optimizer `sgd` or `adamw`, without `ema`. Default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
 }
 
-/// What a process holds only in part (Rajbhandari et al., 2020).
+/// What the processes of a worker shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum Shard {
-    /// The state of the optimizer. With `sgd` and `adamw`.
+    /// The state of the optimizer.
     Zero1,
+    /// The state of the optimizer, and the gradients.
+    Zero2,
+    /// The state of the optimizer, the gradients and the weights. Each block gathers its weights
+    /// before it computes, and drops them afterwards.
+    Zero3,
+}
+
+impl Shard {
+    /// Whether the gradients are sharded, too.
+    #[must_use]
+    pub const fn shards_gradients(self) -> bool {
+        match self {
+            Self::Zero1 => false,
+            Self::Zero2 | Self::Zero3 => true,
+        }
+    }
 }
 
 impl Parallel {
@@ -35,9 +53,15 @@ impl Parallel {
     pub const fn is_sharded(&self) -> bool {
         self.shard.is_some()
     }
+
+    /// Whether each process has the gradients of only a part of the weights.
+    #[must_use]
+    pub fn shards_gradients(&self) -> bool {
+        self.shard.is_some_and(Shard::shards_gradients)
+    }
 }
 
-/// Refuses what needs whole tensors of the optimizer's state.
+/// Refuses options that need whole weights, gradients or optimizer state.
 pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     const FIELD: &str = "parallel.shard";
     if !config.parallel.is_sharded() {
@@ -63,6 +87,21 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
             FIELD,
             "shards are cut in the usual order of weights: remove channelsLast or shard",
         );
+    }
+    if config.parallel.shards_gradients() {
+        if config.ddp != Ddp::default() {
+            return invalid(
+                FIELD,
+                "trainer.ddp is for gradients that are whole in each process: remove ddp, or set shard to Zero1",
+            );
+        }
+        if config.model.batch_norm == Some(BatchNorm::Sync) {
+            return invalid(
+                FIELD,
+                "with model.batchNorm: Sync processes of several workers wait for each other within a pass: \
+                 set batchNorm to Ghost, or shard to Zero1",
+            );
+        }
     }
     Ok(())
 }
@@ -106,13 +145,31 @@ mod tests {
                     assert!(error.message.contains(word), "{error}");
                 }
             }
-            let whole = json!({"parallel": {}});
-            assert!(!config(&whole).parallel.is_sharded());
+        }
+    }
+
+    #[test]
+    fn divided_gradients_refuse_what_needs_whole_ones() {
+        let sync = json!({"name": "resnet18", "batchNorm": "Sync"});
+        for (change, word) in [
+            (json!({"ddp": {"compression": "bf16"}}), "ddp"),
+            (json!({"model": sync}), "batchNorm"),
+            (json!({"optimizer": {"name": "lars"}}), "lars"),
+            (json!({"optimizer": {"ema": {"decay": 0.9}}}), "ema"),
+        ] {
+            for shard in ["Zero2", "Zero3"] {
+                let mut change = change.clone();
+                change["parallel"] = json!({"shard": shard});
+                let error = config(&change).validate().unwrap_err();
+                assert_eq!(error.field, "parallel.shard");
+                assert!(error.message.contains(word), "{error}");
+            }
         }
     }
 
     #[test]
     fn default_parallelism_is_not_written() {
+        assert!(!config(&json!({"parallel": {}})).parallel.is_sharded());
         let text = serde_json::to_string(&config(&json!({"parallel": {}}))).unwrap();
         assert!(!text.contains("parallel"), "{text}");
         let text = serde_json::to_string(&config(&json!({}))).unwrap();

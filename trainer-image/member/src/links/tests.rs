@@ -24,6 +24,14 @@ fn replica(num_shards: u32) -> (tempfile::TempDir, Vec<Links>) {
     (directory, links)
 }
 
+const NOTHING: [f64; NUM_NUMBERS] = [0.0; NUM_NUMBERS];
+
+/// Whether no process has failed before this turn.
+fn agrees(links: &mut Links, generation: u64, turn: u64) -> bool {
+    let sums = links.sum(generation, turn, NOTHING, PATIENCE);
+    sums.unwrap().is_some()
+}
+
 /// What each process concludes if the step's sum has succeeded in those of `succeeded`.
 fn conclude(links: &mut [Links], generation: u64, step: u64, succeeded: &[bool]) -> Vec<bool> {
     thread::scope(|scope| {
@@ -32,8 +40,7 @@ fn conclude(links: &mut [Links], generation: u64, step: u64, succeeded: &[bool])
             .zip(succeeded)
             .map(|(links, succeeded)| {
                 scope.spawn(move || {
-                    let commits =
-                        *succeeded && links.all_succeeded(generation, step, PATIENCE).unwrap();
+                    let commits = *succeeded && agrees(links, generation, step);
                     if !commits {
                         links.fails(generation);
                     }
@@ -68,21 +75,62 @@ fn replica_commits_a_step_only_if_all_its_processes_do() {
 }
 
 #[test]
+fn sums_are_the_same_bits_in_all_processes() {
+    let (_directory, links) = replica(3);
+    let threads: Vec<_> = links
+        .into_iter()
+        .map(|mut links| {
+            let own = 0.1 + f64::from(links.shard()) / 3.0;
+            thread::spawn(move || {
+                let first = links.sum(2, 1, [own, -own], PATIENCE).unwrap().unwrap();
+                let second = links.sum(2, 2, [1.0, 0.0], PATIENCE).unwrap().unwrap();
+                (first.map(f64::to_bits), second)
+            })
+        })
+        .collect();
+    let found: Vec<_> = threads.into_iter().map(|it| it.join().unwrap()).collect();
+    let sum = 0.1 + (0.1 + 1.0 / 3.0) + (0.1 + 2.0 / 3.0);
+    for it in found {
+        assert_eq!(it, ([sum, -sum].map(f64::to_bits), [3.0, 0.0]));
+    }
+}
+
+#[test]
 fn process_that_failed_between_steps_is_not_waited_for() {
     let (_directory, mut links) = replica(2);
     // Process 1 fails in an evaluation and joins the next generation.
     links[1].fails(3);
     let early = Vote {
         generation: 4,
-        step: 7,
+        turn: 7,
         succeeded: true,
+        numbers: [1.0, 2.0],
     };
     links[1].send(early).unwrap();
-    assert!(!links[0].all_succeeded(3, 7, PATIENCE).unwrap());
+    assert!(!agrees(&mut links[0], 3, 7));
     links[0].fails(3);
     // Its vote in the next generation is not lost.
-    assert!(links[0].all_succeeded(4, 7, PATIENCE).unwrap());
-    assert!(links[1].all_succeeded(4, 7, PATIENCE).unwrap());
+    assert!(agrees(&mut links[0], 4, 7));
+    assert!(agrees(&mut links[1], 4, 7));
+}
+
+#[test]
+fn process_that_forms_a_later_generation_is_not_waited_for() {
+    let (_directory, mut links) = replica(2);
+    // Process 1 has not formed generation 4, and forms generation 5.
+    links[1].enters(4);
+    links[1].enters(5);
+    links[0].enters(4);
+    assert!(!agrees(&mut links[0], 4, 1));
+    links[0].enters(5);
+    let [first, second] = &mut links[..] else {
+        panic!("two processes");
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| agrees(second, 5, 1));
+        assert!(agrees(first, 5, 1));
+        assert!(other.join().unwrap());
+    });
 }
 
 #[test]
@@ -90,26 +138,27 @@ fn vote_of_a_later_generation_shows_that_the_step_failed() {
     let (_directory, mut links) = replica(2);
     let later = Vote {
         generation: 9,
-        step: 1,
+        turn: 1,
         succeeded: true,
+        numbers: [1.0, 2.0],
     };
     links[0].send(later).unwrap();
-    assert!(!links[1].all_succeeded(8, 4, PATIENCE).unwrap());
-    assert!(links[1].all_succeeded(9, 1, PATIENCE).unwrap());
+    assert!(!agrees(&mut links[1], 8, 4));
+    assert!(agrees(&mut links[1], 9, 1));
 }
 
 #[test]
 fn replica_is_lost_with_a_dead_or_silent_sibling() {
     let (_directory, mut links) = replica(2);
     let short = Duration::from_millis(50);
-    let silent = links[0].all_succeeded(1, 1, short).unwrap_err();
+    let silent = links[0].sum(1, 1, NOTHING, short).unwrap_err();
     assert!(
         silent
             .to_string()
             .contains("process 1 of this worker does not answer")
     );
     drop(links.pop());
-    let gone = links[0].all_succeeded(1, 2, PATIENCE).unwrap_err();
+    let gone = links[0].sum(1, 2, NOTHING, PATIENCE).unwrap_err();
     assert!(matches!(gone, Failure::ReplicaLost(_)), "{gone}");
     assert!(gone.to_string().contains("is gone"), "{gone}");
 }

@@ -55,10 +55,28 @@ fn alone() -> World<C10dGroup> {
     World::alone()
 }
 
+/// An evaluation whose rank decides alone whether it stops.
+fn evaluated<G: Group>(
+    task: &dyn Task,
+    source: &mut dyn Source,
+    world: &World<G>,
+    piece_size: u32,
+    precision: Precision,
+    is_over: impl Fn() -> bool,
+) -> Result<Option<Evaluation>, Failure> {
+    let passes = Passes {
+        piece_size,
+        precision,
+        is_over: &is_over,
+        stops: &mut Ok,
+    };
+    evaluate(task, source, world, passes)
+}
+
 #[test]
 fn accuracy_and_loss_are_those_computed_by_hand() {
     for bound in [3, 1, 2] {
-        let found = evaluate(
+        let found = evaluated(
             &Identity::default(),
             &mut Three,
             &alone(),
@@ -79,7 +97,7 @@ fn accuracy_and_loss_are_those_computed_by_hand() {
 fn stopped_evaluation_has_no_result() {
     let num_batches = std::cell::Cell::new(0);
     let is_over = || num_batches.replace(num_batches.get() + 1) == 2;
-    let found = evaluate(
+    let found = evaluated(
         &Identity::default(),
         &mut Three,
         &alone(),
@@ -120,7 +138,7 @@ impl Task for Uniform {
 
 #[test]
 fn perplexity_of_a_uniform_guess_is_the_vocabulary_size() {
-    let found = evaluate(
+    let found = evaluated(
         &Uniform::default(),
         &mut Three,
         &alone(),
@@ -136,7 +154,7 @@ fn perplexity_of_a_uniform_guess_is_the_vocabulary_size() {
 #[test]
 fn scores_that_are_not_finite_give_no_perplexity() {
     let task = Uniform(Parameters::default(), f64::NAN);
-    let found = evaluate(&task, &mut Three, &alone(), 2, Precision::Fp32, || false);
+    let found = evaluated(&task, &mut Three, &alone(), 2, Precision::Fp32, || false);
     let found = found.unwrap().unwrap();
     assert!(found.perplexity.unwrap().is_nan(), "{found:?}");
     assert!(found.loss.is_nan(), "{found:?}");
@@ -172,7 +190,7 @@ fn evaluation_uses_the_precision_of_training() {
         (Precision::Bf16, Kind::BFloat16),
     ] {
         let task = Product::default();
-        let found = evaluate(&task, &mut Three, &alone(), 3, precision, || false);
+        let found = evaluated(&task, &mut Three, &alone(), 3, precision, || false);
         assert_eq!(task.1.get(), Some(kind), "{precision:?}");
         assert_eq!(found.unwrap().unwrap().top5, Some(1.0));
     }
@@ -200,7 +218,7 @@ impl Source for Expected {
 fn evaluation_announces_its_batches_to_the_source() {
     let mut source = Expected::default();
     let task = Identity::default();
-    let found = evaluate(&task, &mut source, &alone(), 2, Precision::Fp32, || false);
+    let found = evaluated(&task, &mut source, &alone(), 2, Precision::Fp32, || false);
     assert!(found.unwrap().is_some());
     assert_eq!(
         source

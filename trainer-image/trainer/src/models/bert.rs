@@ -22,6 +22,28 @@ use layer::Layer;
 /// Constant that layer normalization adds to the variance.
 const EPSILON: f64 = 1e-12;
 
+/// A layer, and scores as a product with the tied embedding.
+#[derive(Debug)]
+struct Head {
+    transform: Linear,
+    norm: LayerNorm,
+    bias: usize,
+    /// The place of the vectors of all tokens.
+    words: usize,
+}
+
+impl Head {
+    /// The scores `[B · M, V]` for vectors `[B, M, W]`.
+    fn apply(&self, p: &Parameters, x_bmw: &Tensor) -> Result<Tensor, TchError> {
+        let x_nw = self
+            .transform
+            .apply(p, &x_bmw.f_flatten(0, 1)?)?
+            .f_gelu("none")?;
+        let x_nw = self.norm.apply(p, &x_nw)?;
+        x_nw.f_linear(p.at(self.words), Some(p.at(self.bias)))
+    }
+}
+
 /// An encoder-only transformer for masked tokens.
 ///
 /// A batch has tokens `[B, T]` with masked places, as [`masking`](super::masking) chooses them.
@@ -31,12 +53,10 @@ const EPSILON: f64 = 1e-12;
 #[derive(Debug)]
 pub struct Bert {
     parameters: Parameters,
-    embeddings: Embeddings,
+    embeddings: Segment<Embeddings>,
     layers: Vec<Segment<Layer>>,
     recomputes: bool,
-    transform: Linear,
-    transform_norm: LayerNorm,
-    bias: usize,
+    head: Segment<Head>,
     num_heads: i64,
     dropout: f64,
     label_smoothing: f64,
@@ -54,26 +74,35 @@ impl Bert {
         let mut parameters = Parameters::default();
         let p = &mut parameters;
         let embeddings = Embeddings::new(p, vocabulary, config.context().into(), width)?;
+        let of_embeddings = p.tensors().len();
         let layers = (0..num_layers)
             .map(|layer| Segment::build(p, |p| Layer::new(p, layer, width)))
             .collect::<Result<_, _>>()?;
-        let head = |part: &str| format!("cls.predictions.{part}");
-        let transform = Linear::normal(p, &head("transform.dense"), width, width)?;
-        let transform_norm = LayerNorm::new(p, &head("transform.LayerNorm"), width, EPSILON)?;
-        let bias = constant(p, head("bias"), vocabulary, 0.0)?;
-        let head = 6.0 * (width * (width + vocabulary) * num_masked(length)) as f64;
+        let first = p.tensors().len();
+        let name = |part: &str| format!("cls.predictions.{part}");
+        let head = Head {
+            transform: Linear::normal(p, &name("transform.dense"), width, width)?,
+            norm: LayerNorm::new(p, &name("transform.LayerNorm"), width, EPSILON)?,
+            bias: constant(p, name("bias"), vocabulary, 0.0)?,
+            words: embeddings.words(),
+        };
+        // The embedding is used twice, so both segments have the same weights.
+        let of_head = first..p.tensors().len();
+        let places = || (0..of_embeddings).chain(of_head.clone());
+        let embeddings = Segment::new(p, embeddings, places());
+        let head = Segment::new(p, head, places());
+        let of_scores = 6.0 * (width * (width + vocabulary) * num_masked(length)) as f64;
         Ok(Self {
             parameters,
             embeddings,
             layers,
             recomputes: false,
-            transform,
-            transform_norm,
-            bias,
+            head,
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
-            flops_per_sample: flops_of_blocks(num_layers, 12 * width * width, width, length) + head,
+            flops_per_sample: flops_of_blocks(num_layers, 12 * width * width, width, length)
+                + of_scores,
         })
     }
 
@@ -94,9 +123,15 @@ impl Bert {
 
     fn encode(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
         let mut dropout = Dropout::new(self.dropout, mode);
-        let mut x_btw = self
+        let embed = move |embeddings: &Embeddings, parameters: &Parameters, tokens_bt: &Tensor| {
+            let mut dropout = dropout;
+            let x_btw = embeddings.apply(parameters, tokens_bt, &mut dropout)?;
+            Ok((x_btw, dropout))
+        };
+        let mut x_btw;
+        (x_btw, dropout) = self
             .embeddings
-            .apply(&self.parameters, tokens_bt, &mut dropout)?;
+            .apply(false, &self.parameters, tokens_bt, embed)?;
         let num_heads = self.num_heads;
         for layer in &self.layers {
             let run = move |layer: &Layer, parameters: &Parameters, x_btw: &Tensor| {
@@ -109,15 +144,8 @@ impl Bert {
         Ok(x_btw)
     }
 
-    /// Computes the scores as a product with the tied embedding.
     fn head(&self, x_btw: &Tensor) -> Result<Tensor, TchError> {
-        let p = &self.parameters;
-        let x_nw = self
-            .transform
-            .apply(p, &x_btw.f_flatten(0, 1)?)?
-            .f_gelu("none")?;
-        let x_nw = self.transform_norm.apply(p, &x_nw)?;
-        x_nw.f_linear(self.embeddings.of_words(p), Some(p.at(self.bias)))
+        self.head.apply_alone(&self.parameters, x_btw, Head::apply)
     }
 }
 

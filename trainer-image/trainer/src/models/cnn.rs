@@ -6,12 +6,13 @@ use tch::{TchError, Tensor};
 use super::layers::{Conv, Linear};
 use super::{ImageShape, Network, Pass};
 use crate::parameters::Parameters;
+use crate::segment::Segment;
 
 /// The layers `conv1`, `conv2`, … and `fc`.
 #[derive(Debug)]
 pub struct Cnn {
-    convolutions: Vec<Conv>,
-    fc: Linear,
+    convolutions: Vec<Segment<Conv>>,
+    fc: Segment<Linear>,
     multiply_adds: f64,
 }
 
@@ -49,11 +50,9 @@ impl Cnn {
         let mut multiply_adds = 0.0;
         for (layer, num_outputs) in (1..).zip(channels.iter().copied().map(i64::from)) {
             let name = format!("conv{layer}");
-            convolutions.push(Conv::uniform(
-                parameters,
-                &name,
-                [num_outputs, num_inputs, 3],
-            )?);
+            convolutions.push(Segment::build(parameters, |p| {
+                Conv::uniform(p, &name, [num_outputs, num_inputs, 3])
+            })?);
             multiply_adds += (num_inputs * num_outputs * 9 * height * width) as f64;
             (num_inputs, height, width) = (num_outputs, height / 2, width / 2);
         }
@@ -61,7 +60,9 @@ impl Cnn {
         multiply_adds += (num_features * shape.num_classes) as f64;
         Ok(Self {
             convolutions,
-            fc: Linear::uniform(parameters, "fc", num_features, shape.num_classes)?,
+            fc: Segment::build(parameters, |p| {
+                Linear::uniform(p, "fc", num_features, shape.num_classes)
+            })?,
             multiply_adds,
         })
     }
@@ -77,12 +78,12 @@ impl Network for Cnn {
         let mut activations_bchw = images_bchw.shallow_clone();
         for convolution in &self.convolutions {
             activations_bchw = convolution
-                .apply(parameters, &activations_bchw)?
+                .apply_alone(parameters, &activations_bchw, Conv::apply)?
                 .f_relu()?
                 .f_max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)?;
         }
-        self.fc
-            .apply(parameters, &activations_bchw.f_flatten(1, -1)?)
+        let features_bf = activations_bchw.f_flatten(1, -1)?;
+        self.fc.apply_alone(parameters, &features_bf, Linear::apply)
     }
 
     fn multiply_adds(&self) -> f64 {

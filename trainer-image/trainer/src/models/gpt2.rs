@@ -19,16 +19,49 @@ use block::Block;
 /// Constant that layer normalization adds to the variance.
 const EPSILON: f64 = 1e-5;
 
+/// Vectors of tokens and places.
+#[derive(Clone, Copy, Debug)]
+struct Embedding {
+    tokens: usize,
+    places: usize,
+}
+
+impl Embedding {
+    /// The vectors `[B, T, W]` of the tokens `[B, T]`.
+    fn apply(&self, parameters: &Parameters, tokens_bt: &Tensor) -> Result<Tensor, TchError> {
+        let length = tokens_bt.size()[1];
+        let places_tw = parameters.at(self.places).f_narrow(0, 0, length)?;
+        Tensor::f_embedding(parameters.at(self.tokens), tokens_bt, -1, false, false)?
+            .f_add(&places_tw)
+    }
+}
+
+/// The last normalization, and scores as a product with the tied embedding.
+#[derive(Debug)]
+struct Head {
+    norm: LayerNorm,
+    embedding: Embedding,
+}
+
+impl Head {
+    /// The scores `[B · T, V]` for vectors `[B, T, W]`.
+    fn apply(&self, parameters: &Parameters, x_btw: &Tensor) -> Result<Tensor, TchError> {
+        self.norm
+            .apply(parameters, x_btw)?
+            .f_flatten(0, 1)?
+            .f_linear(parameters.at(self.embedding.tokens), None::<Tensor>)
+    }
+}
+
 /// A decoder-only transformer. A batch has tokens `[B, T]` and, as targets, the next tokens
 /// `[B, T]`.
 #[derive(Debug)]
 pub struct Gpt2 {
     parameters: Parameters,
-    token_embedding: usize,
-    place_embedding: usize,
+    embedding: Segment<Embedding>,
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
-    norm: LayerNorm,
+    head: Segment<Head>,
     num_heads: i64,
     dropout: f64,
     label_smoothing: f64,
@@ -49,12 +82,23 @@ impl Gpt2 {
             let name = format!("transformer.{name}.weight");
             parameters.push(name, Role::Weight, &init::normal(&[rows, width], 0.02)?)
         };
-        let token_embedding = embedding("wte", vocabulary)?;
-        let place_embedding = embedding("wpe", config.context().into())?;
+        let embedding = Embedding {
+            tokens: embedding("wte", vocabulary)?,
+            places: embedding("wpe", config.context().into())?,
+        };
         let blocks = (0..num_layers)
             .map(|layer| Segment::build(&mut parameters, |p| Block::new(p, layer, config)))
             .collect::<Result<_, _>>()?;
+        let first = parameters.tensors().len();
         let norm = LayerNorm::new(&mut parameters, "transformer.ln_f", width, EPSILON)?;
+        // The embedding is used twice, so both segments have the same weights.
+        let places: Vec<usize> = [embedding.tokens, embedding.places]
+            .into_iter()
+            .chain(first..parameters.tensors().len())
+            .collect();
+        let head = Head { norm, embedding };
+        let embedding = Segment::new(&mut parameters, embedding, places.clone());
+        let head = Segment::new(&mut parameters, head, places);
         // The scores are a product with the tied embedding; the embedding lookup counts as free.
         let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
         // A token passes through the router and one expert, which has the size of a perceptron.
@@ -62,11 +106,10 @@ impl Gpt2 {
         let routers = 6.0 * (num_router_outputs * width) as f64 * length as f64;
         Ok(Self {
             parameters,
-            token_embedding,
-            place_embedding,
+            embedding,
             blocks,
             recomputes: false,
-            norm,
+            head,
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
@@ -101,14 +144,10 @@ impl Gpt2 {
     ) -> Result<(Tensor, Option<Tensor>), TchError> {
         let mut balance: Option<Tensor> = None;
         let mut dropout = Dropout::new(self.dropout, mode);
-        let embedding = self.parameters.at(self.token_embedding);
         let length = tokens_bt.size()[1];
-        let places_tw = self
-            .parameters
-            .at(self.place_embedding)
-            .f_narrow(0, 0, length)?;
-        let x_btw =
-            Tensor::f_embedding(embedding, tokens_bt, -1, false, false)?.f_add(&places_tw)?;
+        let x_btw = self
+            .embedding
+            .apply_alone(&self.parameters, tokens_bt, Embedding::apply)?;
         let mut x_btw = dropout.apply(x_btw)?;
         let num_heads = self.num_heads;
         for block in &self.blocks {
@@ -130,10 +169,8 @@ impl Gpt2 {
             }
         }
         let scores_nv = self
-            .norm
-            .apply(&self.parameters, &x_btw)?
-            .f_flatten(0, 1)?
-            .f_linear(embedding, None::<Tensor>)?;
+            .head
+            .apply_alone(&self.parameters, &x_btw, Head::apply)?;
         Ok((scores_nv, balance))
     }
 }

@@ -18,17 +18,36 @@ mod rotation;
 use block::{Block, Shape};
 use rotation::Rotation;
 
+/// The last normalization, and the scores.
+#[derive(Debug)]
+struct Head {
+    norm: RmsNorm,
+    /// The weights of the scores, unless they are the embedding.
+    linear: Option<Linear>,
+    embedding: usize,
+}
+
+impl Head {
+    /// The scores `[B · T, V]` for vectors `[B, T, W]`.
+    fn apply(&self, parameters: &Parameters, x_btw: &Tensor) -> Result<Tensor, TchError> {
+        let x_nw = self.norm.apply(parameters, x_btw)?.f_flatten(0, 1)?;
+        match &self.linear {
+            Some(linear) => linear.apply(parameters, &x_nw),
+            None => x_nw.f_linear(parameters.at(self.embedding), None::<Tensor>),
+        }
+    }
+}
+
 /// A decoder-only transformer with rotary positions. A batch has tokens `[B, T]` and, as targets,
 /// the next tokens `[B, T]`.
 #[derive(Debug)]
 pub struct Llama {
     parameters: Parameters,
-    embedding: usize,
+    /// The place of the vectors of tokens.
+    embedding: Segment<usize>,
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
-    norm: RmsNorm,
-    /// The weights of the scores, unless they are the embedding.
-    head: Option<Linear>,
+    head: Segment<Head>,
     head_size: i64,
     rope_theta: f64,
     dropout: f64,
@@ -52,9 +71,25 @@ impl Llama {
         let blocks = (0..num_layers)
             .map(|layer| Segment::build(p, |p| Block::new(p, layer, shape)))
             .collect::<Result<_, _>>()?;
+        let first = p.tensors().len();
         let norm = RmsNorm::new(p, "model.norm", width, epsilon)?;
-        let has_head = !config.tie_embeddings();
-        let head = has_head.then(|| Linear::without_bias(p, "lm_head", width, vocabulary));
+        let has_linear = !config.tie_embeddings();
+        let linear = has_linear.then(|| Linear::without_bias(p, "lm_head", width, vocabulary));
+        let head = Head {
+            norm,
+            linear: linear.transpose()?,
+            embedding,
+        };
+        let of_head = first..p.tensors().len();
+        let (embedding, head) = if has_linear {
+            let segment = Segment::new(p, embedding, [embedding]);
+            (segment, Segment::new(p, head, of_head))
+        } else {
+            // The embedding is used twice, so both segments have the same weights.
+            let places = || of_head.clone().chain([embedding]);
+            let segment = Segment::new(p, embedding, places());
+            (segment, Segment::new(p, head, places()))
+        };
         // The embedding lookup counts as free.
         let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
         let blocks_flops = flops_of_blocks(num_layers, shape.num_weights(), width, length);
@@ -62,8 +97,7 @@ impl Llama {
             embedding,
             blocks,
             recomputes: false,
-            norm,
-            head: head.transpose()?,
+            head,
             head_size: shape.head_size(),
             rope_theta: config.rope_theta(),
             dropout: config.dropout(),
@@ -87,14 +121,16 @@ impl Llama {
     pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
         let mut dropout = Dropout::new(self.dropout, mode);
         let p = &self.parameters;
-        let embedding = p.at(self.embedding);
         let rotation = Rotation::new(
             tokens_bt.size()[1],
             self.head_size,
             self.rope_theta,
-            embedding.device(),
+            p.device(),
         )?;
-        let mut x_btw = Tensor::f_embedding(embedding, tokens_bt, -1, false, false)?;
+        let embed = |embedding: &usize, parameters: &Parameters, tokens_bt: &Tensor| {
+            Tensor::f_embedding(parameters.at(*embedding), tokens_bt, -1, false, false)
+        };
+        let mut x_btw = self.embedding.apply_alone(p, tokens_bt, embed)?;
         for block in &self.blocks {
             let rotation = rotation.share();
             let run = move |block: &Block, parameters: &Parameters, x_btw: &Tensor| {
@@ -104,11 +140,7 @@ impl Llama {
             };
             (x_btw, dropout) = block.apply(self.recomputes, p, &x_btw, run)?;
         }
-        let x_nw = self.norm.apply(p, &x_btw)?.f_flatten(0, 1)?;
-        match &self.head {
-            Some(head) => head.apply(p, &x_nw),
-            None => x_nw.f_linear(embedding, None::<Tensor>),
-        }
+        self.head.apply_alone(p, &x_btw, Head::apply)
     }
 }
 

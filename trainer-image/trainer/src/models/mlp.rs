@@ -6,11 +6,12 @@ use tch::{TchError, Tensor};
 use super::layers::Linear;
 use super::{ImageShape, Network, Pass};
 use crate::parameters::Parameters;
+use crate::segment::Segment;
 
 /// The layers `fc1`, `fc2`, …, or the single layer `fc`. The last layer computes the scores.
 #[derive(Debug)]
 pub struct Mlp {
-    layers: Vec<Linear>,
+    layers: Vec<Segment<Linear>>,
     multiply_adds: f64,
 }
 
@@ -52,7 +53,9 @@ impl Mlp {
             .iter()
             .zip(hidden.iter().copied().chain([shape.num_classes]))
         {
-            layers.push(Linear::uniform(parameters, name, num_inputs, num_outputs)?);
+            layers.push(Segment::build(parameters, |p| {
+                Linear::uniform(p, name, num_inputs, num_outputs)
+            })?);
             multiply_adds += num_inputs as f64 * num_outputs as f64;
             num_inputs = num_outputs;
         }
@@ -75,7 +78,7 @@ impl Network for Mlp {
             if layer > 0 {
                 activations_bf = activations_bf.f_relu()?;
             }
-            activations_bf = linear.apply(parameters, &activations_bf)?;
+            activations_bf = linear.apply_alone(parameters, &activations_bf, Linear::apply)?;
         }
         Ok(activations_bf)
     }

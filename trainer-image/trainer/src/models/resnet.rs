@@ -50,7 +50,7 @@ pub struct ResNet {
     pools: bool,
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
-    fc: Linear,
+    fc: Segment<Linear>,
     groups: Groups,
     multiply_adds: f64,
 }
@@ -96,7 +96,9 @@ impl ResNet {
             pools,
             blocks,
             recomputes: false,
-            fc: Linear::uniform(parameters, "fc", num_features, shape.num_classes)?,
+            fc: Segment::build(parameters, |p| {
+                Linear::uniform(p, "fc", num_features, shape.num_classes)
+            })?,
             groups,
             multiply_adds,
         })
@@ -133,7 +135,7 @@ impl Network for ResNet {
             pass.absorb(part);
         }
         let features_bc = x_bchw.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)?;
-        self.fc.apply(parameters, &features_bc)
+        self.fc.apply_alone(parameters, &features_bc, Linear::apply)
     }
 
     fn sums_over_ranks(&self) -> bool {

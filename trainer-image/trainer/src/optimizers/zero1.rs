@@ -66,12 +66,6 @@ impl Zero1 {
             pieces,
         })
     }
-
-    /// Whether the inner update averages the weights. It would have the averages of a part.
-    #[must_use]
-    pub fn averages_weights(&self) -> bool {
-        self.inner.averages().is_some()
-    }
 }
 
 /// The pieces of the parameters in a range of their vector, and the same as parameters. A piece of
@@ -89,7 +83,11 @@ fn own_part(
         if elements.is_empty() {
             continue;
         }
-        let piece = Piece { place, elements };
+        let piece = Piece {
+            place,
+            elements,
+            is_replicated: false,
+        };
         own.push(name, *role, &piece.of(tensor)?)?;
         pieces.push(piece);
     }
@@ -130,6 +128,8 @@ impl Update for Zero1 {
         Some(Pieces {
             sharing: self.sharing,
             pieces: &self.pieces,
+            tensors: self.own.tensors(),
+            has_whole_weights: true,
         })
     }
 }
@@ -160,7 +160,13 @@ mod tests {
                 let part = part.start.cast_signed()..part.end.cast_signed();
                 let (pieces, own) = own_part(&parameters, &starts, &part).unwrap();
                 assert_eq!(pieces.len(), own.tensors().len());
-                for (Piece { place, elements }, tensor) in pieces.iter().zip(own.tensors()) {
+                for (
+                    Piece {
+                        place, elements, ..
+                    },
+                    tensor,
+                ) in pieces.iter().zip(own.tensors())
+                {
                     let whole = parameters.at(*place);
                     assert_eq!(tensor.dim() > 1, whole.dim() > 1, "it decays alike");
                     let length: i64 = tensor.size().iter().product();

@@ -1,5 +1,5 @@
-//! The part of a training's state that one process of a replica has: all weights, and the
-//! optimizer's state of some of them.
+//! The part of a training's state that one process of a replica has: all weights or some of them,
+//! and the optimizer's state of some of them.
 
 use std::ops::Range;
 
@@ -25,21 +25,42 @@ struct Part {
 pub(super) fn of(
     parameters: &Parameters,
     update: &dyn Update,
-    Pieces { sharing, pieces }: Pieces<'_>,
+    Pieces {
+        sharing,
+        pieces,
+        tensors: own,
+        has_whole_weights,
+    }: Pieces<'_>,
 ) -> Result<Tensors, TchError> {
+    // Of several processes with the same elements the first one writes them.
+    let writes = |piece: &Piece| sharing.shard == 0 || !piece.is_replicated;
     let mut records = Vec::new();
     let mut parts = Vec::new();
     for (place, (name, tensor)) in parameters.iter().enumerate() {
         records.push(record(&format!("model.{name}"), tensor)?);
-        let own = pieces.iter().find(|piece| piece.place == place);
+        let found = pieces.iter().position(|piece| piece.place == place);
         let length = tensor.size().iter().product();
-        for (elements, is_written) in divided(length, own) {
-            let piece = Piece { place, elements };
+        if has_whole_weights {
+            for elements in around(length, found.map(|index| &pieces[index])) {
+                let piece = Piece {
+                    place,
+                    elements,
+                    is_replicated: true,
+                };
+                parts.push(Part {
+                    tensor: place,
+                    own: flat(&piece.of(tensor)?)?,
+                    piece,
+                    is_written: false,
+                });
+            }
+        }
+        if let Some(index) = found {
             parts.push(Part {
                 tensor: place,
-                own: flat(&piece.of(tensor)?)?,
-                piece,
-                is_written,
+                own: flat(&own[index])?,
+                piece: pieces[index].clone(),
+                is_written: writes(&pieces[index]),
             });
         }
     }
@@ -53,7 +74,7 @@ pub(super) fn of(
                 tensor: first + piece.place,
                 own: flat(tensor)?,
                 piece: piece.clone(),
-                is_written: true,
+                is_written: writes(piece),
             });
         }
     }
@@ -80,11 +101,12 @@ pub(super) fn of(
     })
 }
 
-/// The elements of a tensor before, in and after a piece, and whether they are those of the piece.
-fn divided(length: i64, own: Option<&Piece>) -> Vec<(Range<i64>, bool)> {
+/// The elements of a tensor before and after a piece.
+fn around(length: i64, own: Option<&Piece>) -> impl Iterator<Item = Range<i64>> {
     let Range { start, end } = own.map_or(0..0, |piece| piece.elements.clone());
-    let parts = [(0..start, false), (start..end, true), (end..length, false)];
-    parts.into_iter().filter(|(it, _)| !it.is_empty()).collect()
+    [0..start, end..length]
+        .into_iter()
+        .filter(|it| !it.is_empty())
 }
 
 /// The bytes of elements, of which `record` has the type.

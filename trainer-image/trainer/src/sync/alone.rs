@@ -73,6 +73,7 @@ pub(super) fn in_pieces(
         places,
         ends_slice: true,
         is_last: index == last,
+        is_idle: false,
     };
     pieces.into_iter().enumerate().map(pass).collect()
 }

@@ -77,6 +77,26 @@ impl Slices {
         }
     }
 
+    /// Number of slices of a batch.
+    pub(super) const fn num_slices(&self) -> u32 {
+        self.num_slices
+    }
+
+    /// The slices of this rank, in the order in which it must add them.
+    pub(super) fn own(&self) -> Range<u32> {
+        self.owned_by(self.rank)
+    }
+
+    /// Adds a row of all gradients and the loss of the next slice.
+    pub(super) fn add(&mut self, slice: u32, row: Tensor) -> Result<(), TchError> {
+        let mut failed = None;
+        self.partial.add(slice, row, |mut left, right| {
+            failed = left.f_add_(&right).err();
+            left
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
     fn owned_by(&self, rank: u32) -> Range<u32> {
         owned(self.num_slices, rank, self.world_size)
     }
@@ -137,6 +157,7 @@ impl Sync for Slices {
                 slice: u64::from(slice),
                 ends_slice: index == last,
                 is_last: false,
+                is_idle: false,
             }));
         }
         if passes.is_empty() {
@@ -147,6 +168,7 @@ impl Sync for Slices {
                 slice: u64::from(self.num_slices),
                 ends_slice: false,
                 is_last: true,
+                is_idle: false,
             });
         }
         if let Some(last) = passes.last_mut() {
@@ -183,13 +205,7 @@ impl Sync for Slices {
             return Ok(());
         }
         let slice = u32::try_from(pass.slice).unwrap_or(u32::MAX);
-        let sum = gathered(parameters, loss)?;
-        let mut failed = None;
-        self.partial.add(slice, sum, |mut left, right| {
-            failed = left.f_add_(&right).err();
-            left
-        });
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        Ok(self.add(slice, gathered(parameters, loss)?)?)
     }
 
     fn finish(&mut self, parameters: &mut Parameters) -> Result<Finished, SyncError> {

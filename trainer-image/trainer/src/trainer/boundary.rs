@@ -1,5 +1,6 @@
 //! The work between steps: evaluations, and the end of the training.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::Phase;
@@ -8,10 +9,9 @@ use roundhouse_member::failure::Failure as MemberFailure;
 use roundhouse_member::membership::POLL_INTERVAL;
 
 use super::Trainer;
-use crate::ema;
-use crate::evaluate::evaluate;
+use crate::evaluate::{Passes, evaluate};
 use crate::failure::Failure;
-use crate::weights;
+use crate::{ema, replica, weights};
 
 /// Largest number of samples per forward pass of an evaluation, if the configuration sets no bound.
 const MOST_SAMPLES: u64 = 1_024;
@@ -38,10 +38,20 @@ impl Trainer<'_> {
     /// Raises the timeout for work whose duration is unrelated to steps and differs between ranks.
     /// `longest`: the longest such work in this generation.
     fn wait_beside_steps(&mut self, longest: Option<Duration>) -> Result<(), Failure> {
+        self.set_timeout(self.launch.timeouts.beside_steps(longest))?;
+        // The next step sets its own timeout.
+        self.last_step.timeout = None;
+        Ok(())
+    }
+
+    /// Sets how long later collectives wait for their peers.
+    pub(super) fn set_timeout(&self, timeout: Duration) -> Result<(), Failure> {
         if let Some(group) = self.member.world()?.group() {
-            group.set_timeout(self.launch.timeouts.beside_steps(longest));
-            // The next step sets its own timeout.
-            self.last_step.timeout = None;
+            group.set_timeout(timeout);
+        }
+        if let Some(replica) = &self.replica {
+            // A sibling may wait for its column before it answers.
+            replica.set_timeout(2 * timeout);
         }
         Ok(())
     }
@@ -82,17 +92,28 @@ impl Trainer<'_> {
         };
         let (task, world) = (self.work.task.as_ref(), self.member.world()?);
         let averages = self.work.update.averages();
+        let generation = self.member.current_generation();
+        let is_over = || self.member.must_break_off();
+        // If weights are sharded, all processes of the replica stop or none.
+        let gathers = task.parameters().gathers();
+        let replica = self.replica.as_mut().filter(|_| gathers);
+        let mut stops: Box<dyn FnMut(bool) -> Result<bool, Failure> + '_> = match replica {
+            None => Box::new(Ok),
+            Some(replica) => Box::new(move |own| {
+                let own = f64::from(u8::from(own));
+                Ok(replica.sum(generation, [own, 0.0], most)?[0] > 0.0)
+            }),
+        };
         let evaluation = ema::in_place_of_weights(task.parameters(), averages, || {
-            let is_over = || self.member.must_break_off();
-            evaluate(
-                task,
-                test.as_mut(),
-                world,
+            let passes = Passes {
                 piece_size,
-                self.work.config.precision,
-                is_over,
-            )
+                precision: self.work.config.precision,
+                is_over: &is_over,
+                stops: stops.as_mut(),
+            };
+            evaluate(task, test.as_mut(), world, passes)
         })??;
+        drop(stops);
         let position = self.member.local_state.position;
         if let Some(evaluation) = &evaluation {
             self.longest_evaluation = self.longest_evaluation.max(Some(started.elapsed()));
@@ -141,16 +162,38 @@ impl Trainer<'_> {
             return Ok(saved?);
         }
         // The weights may be on another volume, so save them even if the checkpoint failed.
-        let world = self.member.world()?;
-        if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
-            let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());
-            let step = self.member.local_state.position.step;
-            ema::in_place_of_weights(parameters, averages, || {
-                weights::save(path, parameters, step)
-            })??;
+        if let Some(path) = self.launch.save_weights.clone() {
+            self.save_weights(&path)?;
         }
+        let world = self.member.world()?;
         world.barrier()?;
         saved?;
         Ok(self.member.await_writer()?)
+    }
+
+    /// Writes the weights on rank 0, with the help of its replica.
+    fn save_weights(&mut self, path: &Path) -> Result<(), Failure> {
+        let step = self.member.local_state.position.step;
+        let (rank, num_shards) = {
+            let world = self.member.world()?;
+            (world.rank(), world.num_shards())
+        };
+        if rank >= num_shards {
+            return Ok(());
+        }
+        if self.work.task.parameters().gathers() {
+            self.confirm_with_replica()?;
+        }
+        let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());
+        let shards = parameters.shards().filter(|_| parameters.gathers());
+        let whole = shards.map(|shards| shards.whole(parameters, rank == 0));
+        let whole = whole.transpose().map_err(replica::explain)?;
+        if rank > 0 {
+            return Ok(());
+        }
+        let parameters = whole.as_ref().unwrap_or(parameters);
+        Ok(ema::in_place_of_weights(parameters, averages, || {
+            weights::save(path, parameters, step)
+        })??)
     }
 }

@@ -147,17 +147,15 @@ impl Trainer<'_> {
             Commit::Host => timeouts.of_step(longest),
             Commit::Device => timeouts.of_step_launched_ahead(longest),
         });
-        if let (Some(group), Some(new)) = (
-            world.group(),
-            timeout.filter(|_| timeout != self.last_step.timeout),
-        ) {
-            group.set_timeout(new);
+        let world_size = world.size();
+        if let Some(new) = timeout.filter(|_| timeout != self.last_step.timeout) {
+            self.set_timeout(new)?;
         }
         let most = self.work.config.micro_batch_size;
         self.last_step = LastStep {
             timeout,
             own_time: sections.own_time(),
-            unevenness: straggler::unevenness(batch.num_samples(), world.size(), most),
+            unevenness: straggler::unevenness(batch.num_samples(), world_size, most),
             ended: Some(Instant::now()),
         };
         Ok(())

@@ -14,10 +14,13 @@ impl Trainer<'_> {
     /// Enters a generation, the first or a later one. Returns `None` if a newer generation arrived
     /// meanwhile.
     pub(super) fn form(&mut self, place: &Place) -> Result<Option<Event>, Failure> {
+        if let Some(replica) = &mut self.replica {
+            replica.enters(place.generation);
+        }
         // The old hooks call the group of the previous generation.
         self.leave_group();
         // The gradients may be views of the old group's buckets.
-        roundhouse_c10d::zero_grad(self.work.task.parameters_mut().tensors_mut())?;
+        self.work.task.parameters_mut().forget_gradients()?;
         // NCCL allocates outside libtorch's cache, and the old group may still hold its memory
         // while the next group is created.
         roundhouse_c10d::empty_cache(self.work.task.parameters().device())?;
@@ -36,11 +39,9 @@ impl Trainer<'_> {
         let position = self.with_loss_scale(position);
         self.member.local_state.position = position;
 
+        let expected = self.member.longest_step();
+        self.set_timeout(self.launch.timeouts.of_first_step(expected))?;
         let world = self.member.world()?;
-        if let Some(group) = world.group() {
-            let expected = self.member.longest_step();
-            group.set_timeout(self.launch.timeouts.of_first_step(expected));
-        }
         let ranks = world.shared().map(Ranks::of);
         let work = &self.work;
         let (parameters, group_size) = (work.task.parameters(), work.task.group_size());

@@ -3,7 +3,7 @@
 
 use roundhouse_c10d::Numerics;
 use roundhouse_contract::TrainerConfig;
-use roundhouse_contract::trainer::{ConfigInvalid, Precision, Shard};
+use roundhouse_contract::trainer::{ConfigInvalid, Precision};
 use roundhouse_elastic::data_schedule::Length;
 use roundhouse_elastic::ledger::Head;
 use roundhouse_elastic::{Chain, DataSchedule, RateSchedule, Scaling};
@@ -22,9 +22,7 @@ use crate::config;
 use crate::device;
 use crate::failure::Failure;
 use crate::gradients;
-use crate::job::{Build, Job, MakeUpdate, Setup};
-use crate::optimizers::Zero1;
-use crate::parameters::Parameters;
+use crate::job::{Build, Job, Setup};
 use crate::peak;
 use crate::rendezvous::{C10d, StoreRendezvous};
 use crate::replica::Replica;
@@ -32,7 +30,10 @@ use crate::source::{ChannelsLast, Source};
 use crate::state::Tensors;
 use crate::sync::{self, Commit};
 use crate::tracing::Tracer;
-use crate::update::Update;
+
+mod sharding;
+
+use sharding::{divide, network, replica_of, update_of};
 
 impl<'reporter> Trainer<'reporter> {
     /// Loads the configuration, the data and the model, without contact to peers.
@@ -67,6 +68,7 @@ impl<'reporter> Trainer<'reporter> {
             update,
         } = job;
         let replica = replica_of(&config, &launch, device, &leave)?;
+        divide(task.parameters_mut(), &config, replica.as_ref(), device)?;
         let update = update_of(task.parameters_mut(), replica.as_ref(), update)?;
         let tensors = Tensors::of(task.parameters(), update.as_ref())?;
 
@@ -86,7 +88,7 @@ impl<'reporter> Trainer<'reporter> {
             local_state.stand_for(manifest);
         }
         let peers = watch
-            .map(|watch| meet_peers(&launch, device, watch, &leave))
+            .map(|watch| meet_peers(&launch, network(device, task.parameters()), watch, &leave))
             .transpose()?;
         if config.tensorboard {
             write_events(&launch, reporter);
@@ -120,9 +122,8 @@ impl<'reporter> Trainer<'reporter> {
             scaling,
             identity: ledger,
         };
-        // Slices do not use buckets.
-        let has_buckets = peers.is_some() && work.config.slices.is_none();
-        let layout = has_buckets.then(|| layout(&mut work, &plan)).transpose()?;
+        let layout = peers.as_ref().map(|_| layout(&mut work, &plan));
+        let layout = layout.transpose()?.flatten();
         let control = Control {
             machine,
             peers,
@@ -148,7 +149,8 @@ impl<'reporter> Trainer<'reporter> {
     }
 }
 
-/// Builds the job on its device, in the memory format that the configuration selects.
+/// Builds the job, in the memory format that the configuration selects. Moves it to its device,
+/// unless [`divide`] does so later.
 fn job_on(
     device: Device,
     config: &TrainerConfig,
@@ -162,7 +164,9 @@ fn job_on(
         device,
     };
     let mut job = build(&setup)?;
-    job.task.parameters_mut().move_to(device)?;
+    if !config.parallel.shards_gradients() {
+        job.task.parameters_mut().move_to(device)?;
+    }
     if config.channels_last {
         let last = |mut source: Box<dyn Source>| -> Box<dyn Source> {
             source.lay_channels_last();
@@ -175,19 +179,6 @@ fn job_on(
     Ok(job)
 }
 
-/// The replica of this process; `None` if each process has a copy of the state, or trains alone.
-fn replica_of(
-    config: &TrainerConfig,
-    launch: &Launch,
-    device: Device,
-    leave: &LeaveRequest,
-) -> Result<Option<Replica>, Failure> {
-    match config.parallel.shard {
-        None => Ok(None),
-        Some(Shard::Zero1) => Replica::meet(launch, device, leave),
-    }
-}
-
 /// Who decides that a step is committed.
 fn commit_on(device: Device, replica: Option<&Replica>) -> Commit {
     match replica {
@@ -195,31 +186,6 @@ fn commit_on(device: Device, replica: Option<&Replica>) -> Commit {
         Some(_) => Commit::Host,
         None => device::commit(device),
     }
-}
-
-/// Creates the update of the parameters, or of this process' part of them.
-fn update_of(
-    parameters: &mut Parameters,
-    replica: Option<&Replica>,
-    make: MakeUpdate,
-) -> Result<Box<dyn Update>, Failure> {
-    Ok(match replica {
-        None => make(parameters)?,
-        Some(replica) => {
-            let (group, sharing) = (replica.group(), replica.sharing());
-            let update = Zero1::new(parameters, group, sharing, make)?;
-            if update.averages_weights() {
-                return Err(ConfigInvalid {
-                    field: "parallel.shard",
-                    message: "the update of this program averages the weights, of which each process would have a part: \
-                              remove one of them"
-                        .to_owned(),
-                }
-                .into());
-            }
-            Box::new(update)
-        }
-    })
 }
 
 /// Describes the data in one line.
@@ -249,20 +215,23 @@ fn write_events(launch: &Launch, reporter: &mut Reporter) {
 }
 
 /// Computes the packing of gradients. It is the same in all processes of a training and does not
-/// depend on their state.
-fn layout(work: &mut Trained, plan: &Plan) -> Result<Vec<Vec<usize>>, Failure> {
+/// depend on their state. `None`: neither slices nor divided gradients are packed.
+fn layout(work: &mut Trained, plan: &Plan) -> Result<Option<Vec<Vec<usize>>>, Failure> {
+    if work.config.slices.is_some() || work.task.parameters().shards().is_some() {
+        return Ok(None);
+    }
     let (options, order) = (
         sync::reducer_options(&work.config, 0),
         plan.identity.order(0),
     );
     let first = plan.data_schedule.batch_at(&plan.scaling.start());
     let first = first.ok_or_else(|| Failure::internal("the training has no step"))?;
-    gradients::layout(&mut work.inputs(&first, &order), &options)
+    gradients::layout(&mut work.inputs(&first, &order), &options).map(Some)
 }
 
 fn meet_peers(
     launch: &Launch,
-    device: Device,
+    network: C10d,
     watch: MembershipWatch,
     leave: &LeaveRequest,
 ) -> Result<Peers<StoreRendezvous>, Failure> {
@@ -275,7 +244,7 @@ fn meet_peers(
         return Err(Failure::internal("a process alone has no peers"));
     };
     let rendezvous = StoreRendezvous::open(
-        C10d(device),
+        network,
         *own_address,
         *rendezvous_port,
         launch.local_rank,

@@ -1,7 +1,7 @@
 //! One step: its gradients, then the vote and the update. This module has the whole step if the
 //! host commits it; [`super::ahead`] has the rest for the device.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roundhouse_c10d::Event as DeviceEvent;
 use roundhouse_elastic::{Batch, Event, Permutation, TrainingPosition};
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::gradients::{Gradients, Numbers, OwnLoss, gradients};
 use crate::replica;
 use crate::stopwatch::Stopwatch;
-use crate::sync::{Commit, Finished, SyncError};
+use crate::sync::{Commit, Finished};
 use crate::update::{Rate, Signals};
 
 /// A step in progress.
@@ -78,6 +78,7 @@ impl Trainer<'_> {
         batch: Batch,
         position: &TrainingPosition,
     ) -> Result<Event, Failure> {
+        self.enter_passes()?;
         let (mut begun, mut rank_vote) = self.begin(batch, position, Stopwatch::on_host())?;
         let Gradients {
             local_loss: OwnLoss::Host(local_loss),
@@ -92,10 +93,9 @@ impl Trainer<'_> {
             norm,
             is_finite,
             divisor,
-        } = begun.stopwatch.time(Section::Optimizer, || {
-            let most = self.work.config.optimizer.max_grad_norm;
-            clip::measure(self.work.task.parameters(), loss_factor, most)
-        })?;
+        } = begun
+            .stopwatch
+            .time(Section::Optimizer, || self.measure(loss_factor))?;
         rank_vote.finite = is_finite;
         faults::point(Point::Agree, rank, begun.batch.step);
         let end = begun.stopwatch.time(Section::Communication, || {
@@ -119,19 +119,54 @@ impl Trainer<'_> {
         self.act(&end)
     }
 
+    /// Checks that all processes of the replica begin the passes of this step, if the passes need
+    /// all of them. A process whose last collective of the ranks has failed leaves the generation.
+    fn enter_passes(&mut self) -> Result<(), Failure> {
+        if self.work.task.parameters().shards().is_none() {
+            return Ok(());
+        }
+        self.confirm_with_replica()
+    }
+
+    /// Measures the gradients; if they are sharded, over all processes of the replica.
+    fn measure(&mut self, loss_factor: Option<f64>) -> Result<Measured, Failure> {
+        let most = self.work.config.optimizer.max_grad_norm;
+        let (generation, timeout) = (self.member.current_generation(), self.timeout_of_turn());
+        let parameters = self.work.task.parameters();
+        match (parameters.shards(), &mut self.replica) {
+            (Some(shards), Some(replica)) => {
+                let own = clip::Sharded {
+                    leaves: &parameters.leaves(),
+                    num_shards: shards.own().len(),
+                    counts_replicated: shards.sharing().shard == 0,
+                };
+                let sum = |own| replica.sum(generation, own, timeout);
+                clip::measure_in_replica(&own, loss_factor, most, sum)
+            }
+            _ => Ok(clip::measure(parameters, loss_factor, most)?),
+        }
+    }
+
     /// Checks that all processes of the replica have the same outcome of the vote.
     fn confirm(&mut self, step: u64) -> Result<(), Failure> {
         faults::point(Point::Column, self.member.world()?.rank(), step);
-        let generation = self.member.current_generation();
-        // A process whose vote has failed says so within the timeout of the vote.
-        let timeout = self
-            .launch
-            .timeouts
-            .of_first_step(self.member.longest_step());
+        self.confirm_with_replica()
+    }
+
+    /// Checks that the last collective of the ranks has succeeded in all processes of the replica.
+    pub(super) fn confirm_with_replica(&mut self) -> Result<(), Failure> {
+        let (generation, timeout) = (self.member.current_generation(), self.timeout_of_turn());
         match &mut self.replica {
-            Some(replica) => replica.confirm(generation, step, 2 * timeout),
+            Some(replica) => replica.confirm(generation, timeout),
             None => Ok(()),
         }
+    }
+
+    /// Twice the timeout of a collective: a sibling whose collective fails reports it only after
+    /// that timeout.
+    fn timeout_of_turn(&self) -> Duration {
+        let longest = self.member.longest_step();
+        2 * self.launch.timeouts.of_first_step(longest)
     }
 
     /// Applies the gradients to the weights.
@@ -149,10 +184,7 @@ impl Trainer<'_> {
         })?;
         let completed = stopwatch.time(Section::Communication, || self.work.update.complete());
         // The other processes of the replica may have updated their parts.
-        completed.map_err(|error| match error {
-            SyncError::Group(error) => replica::lost(&error),
-            SyncError::Torch(error) => error.into(),
-        })
+        completed.map_err(replica::explain)
     }
 
     /// Begins a step at this position. Returns the step, and this rank's vote as far as it is

@@ -50,9 +50,9 @@ impl Embeddings {
         })
     }
 
-    /// The vectors of all tokens `[V, W]`.
-    pub(super) fn of_words<'a>(&self, parameters: &'a Parameters) -> &'a Tensor {
-        parameters.at(self.words)
+    /// The place of the vectors of all tokens `[V, W]`.
+    pub(super) const fn words(&self) -> usize {
+        self.words
     }
 
     pub(super) fn apply(
@@ -64,10 +64,10 @@ impl Embeddings {
         let length = tokens_bt.size()[1];
         let places_tw = parameters.at(self.places).f_narrow(0, 0, length)?;
         let segment_w = parameters.at(self.segments).f_select(0, 0)?;
-        let x_btw =
-            Tensor::f_embedding(self.of_words(parameters), tokens_bt, PADDING, false, false)?
-                .f_add(&segment_w)?
-                .f_add(&places_tw)?;
+        let words_vw = parameters.at(self.words);
+        let x_btw = Tensor::f_embedding(words_vw, tokens_bt, PADDING, false, false)?
+            .f_add(&segment_w)?
+            .f_add(&places_tw)?;
         dropout.apply(self.norm.apply(parameters, &x_btw)?)
     }
 }

@@ -104,7 +104,7 @@ impl<'a> Builder<'a> {
         };
         let block = Block { units, downsample };
         let places = first..self.parameters.tensors().len();
-        Ok(Segment::new(block, places))
+        Ok(Segment::new(self.parameters, block, places))
     }
 
     /// Returns the number of channels, and the number of multiply-adds for one image.

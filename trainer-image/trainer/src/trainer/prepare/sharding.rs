@@ -1,0 +1,89 @@
+//! Prepares what the processes of a worker shard.
+
+use std::rc::Rc;
+
+use roundhouse_contract::TrainerConfig;
+use roundhouse_contract::trainer::{ConfigInvalid, Shard};
+use roundhouse_member::Launch;
+use roundhouse_member::signals::LeaveRequest;
+use tch::Device;
+
+use crate::failure::Failure;
+use crate::job::MakeUpdate;
+use crate::optimizers::{ShardedUpdate, Zero1};
+use crate::parameters::Parameters;
+use crate::rendezvous::C10d;
+use crate::replica::{self, Replica};
+use crate::shards::Shards;
+use crate::update::Update;
+
+/// The replica of this process; `None` if each process has a copy of the state, or trains alone.
+pub(super) fn replica_of(
+    config: &TrainerConfig,
+    launch: &Launch,
+    device: Device,
+    leave: &LeaveRequest,
+) -> Result<Option<Replica>, Failure> {
+    match config.parallel.shard {
+        None => Ok(None),
+        Some(Shard::Zero1 | Shard::Zero2 | Shard::Zero3) => Replica::meet(launch, device, leave),
+    }
+}
+
+/// Shards weights or gradients if the configuration does. Moves what this process has of the
+/// parameters to its device.
+pub(super) fn divide(
+    parameters: &mut Parameters,
+    config: &TrainerConfig,
+    replica: Option<&Replica>,
+    device: Device,
+) -> Result<(), Failure> {
+    let shard = config.parallel.shard.filter(|it| it.shards_gradients());
+    let (Some(shard), Some(replica)) = (shard, replica) else {
+        return Ok(parameters.move_to(device)?);
+    };
+    let (group, sharing) = (replica.group(), replica.sharing());
+    let sums = config.slices.is_none();
+    Shards::divide(parameters, device, group, sharing, shard, sums).map_err(replica::explain)
+}
+
+/// Creates the groups of generations, for processes that hold these parameters.
+pub(super) fn network(device: Device, parameters: &Parameters) -> C10d {
+    let num_shards = parameters
+        .shards()
+        .map_or(1, |shards| shards.sharing().num_shards);
+    C10d::on(device).in_replicas_of(num_shards)
+}
+
+/// Creates the update of the parameters, or of this process' part of them.
+pub(super) fn update_of(
+    parameters: &mut Parameters,
+    replica: Option<&Replica>,
+    make: MakeUpdate,
+) -> Result<Box<dyn Update>, Failure> {
+    let Some(replica) = replica else {
+        return Ok(make(parameters)?);
+    };
+    let mut averages = false;
+    let make = |own: &Parameters| {
+        let inner = make(own)?;
+        averages = inner.averages().is_some();
+        Ok(inner)
+    };
+    let update: Box<dyn Update> = if let Some(shards) = parameters.shards() {
+        Box::new(ShardedUpdate::new(parameters, Rc::clone(shards), make)?)
+    } else {
+        let (group, sharing) = (replica.group(), replica.sharing());
+        Box::new(Zero1::new(parameters, group, sharing, make)?)
+    };
+    if averages {
+        return Err(ConfigInvalid {
+            field: "parallel.shard",
+            message: "the update of this program averages the weights, of which each process would have a part: \
+                      remove one of them"
+                .to_owned(),
+        }
+        .into());
+    }
+    Ok(update)
+}
