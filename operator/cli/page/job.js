@@ -18,6 +18,8 @@ const RANKS = [
   {title: "Restarts", class: "number", cell: (rank) => number(rank.restarts)},
   {title: "Last exit", class: "long", cell: (rank) => rank.lastExit},
 ];
+// For a job with sharded workers.
+const RANKS_WITH_SHARDS = RANKS.toSpliced(1, 0, {title: "Shard", class: "number", cell: (rank) => rank.shard});
 const CONDITIONS = [
   {title: "Type", class: "name", cell: (it) => it.type},
   {title: "Status", cell: (it) => it.status},
@@ -83,7 +85,10 @@ export function jobPage(namespace, name, report, head) {
     show(title, [job.name, job.state, job.mood], () => [job.name, " ", state(job.state, job.mood)]);
     const {summary: lines, diagnosis, next, note} = job;
     show(body.summary, {summary: lines, diagnosis, next, note, progress: job.progress}, summary);
-    show(body.ranks, job.ranks, (ranks) => (ranks.length > 0 ? table("Ranks", RANKS, ranks) : empty("No worker has been created.")));
+    show(body.ranks, job.ranks, (ranks) => {
+      const columns = ranks.some((rank) => rank.shard) ? RANKS_WITH_SHARDS : RANKS;
+      return ranks.length > 0 ? table("Ranks", columns, ranks) : empty("No worker has been created.");
+    });
     show(body.conditions, job.conditions, (all) => (all.length > 0 ? table("Conditions", CONDITIONS, all) : empty("The operator has not seen the job yet.")));
     show(body.events, job.events, (all) => (all.length > 0 ? table("Events", EVENTS, all) : empty("There are no events. Kubernetes keeps them for an hour.")));
     log.update(job.ranks);

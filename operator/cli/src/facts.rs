@@ -92,6 +92,13 @@ impl Facts {
             .map(|newest| merged(newest, stored))
     }
 
+    /// Whether the workers are sharded: the processes of each hold one copy of the state together.
+    pub(crate) fn is_sharded(&self) -> bool {
+        let spec = &self.job.spec;
+        let trainer = spec.trainer.as_ref();
+        spec.workers.sharded == Some(true) || trainer.is_some_and(|it| it.parallel.is_sharded())
+    }
+
     /// Number of processes of each worker.
     pub(crate) fn procs(&self) -> u32 {
         // Prefer the number that the operator used: its settings decide which resources are GPUs.

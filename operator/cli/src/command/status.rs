@@ -95,9 +95,10 @@ fn conditions(view: &JobView, now: Timestamp) -> String {
 }
 
 pub(crate) fn ranks(view: &JobView, now: Timestamp) -> String {
+    let are_sharded = view.ranks.iter().any(|rank| rank.shard.is_some());
     let rows = view.ranks.iter().map(|rank| {
         let slower = rank.slower.map(|factor| format!(" ({factor:.1} x slower)"));
-        vec![
+        let mut cells = vec![
             or_dash(rank.rank),
             rank.pod.clone(),
             or_dash(rank.node.as_ref()),
@@ -107,9 +108,13 @@ pub(crate) fn ranks(view: &JobView, now: Timestamp) -> String {
             or_dash(rank.samples_per_second.map(|it| format!("{it:.0}"))),
             rank.restarts.to_string(),
             or_dash(rank.last_exit.as_ref().map(|end| end.cell(now))),
-        ]
+        ];
+        if are_sharded {
+            cells.insert(1, or_dash(rank.shard.as_ref()));
+        }
+        cells
     });
-    let columns = [
+    let mut columns = vec![
         "RANK",
         "POD",
         "NODE",
@@ -120,6 +125,9 @@ pub(crate) fn ranks(view: &JobView, now: Timestamp) -> String {
         "RESTARTS",
         "LAST EXIT",
     ];
+    if are_sharded {
+        columns.insert(1, "SHARD");
+    }
     table(&columns, rows)
 }
 

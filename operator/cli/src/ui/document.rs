@@ -103,6 +103,7 @@ fn rank(rank: &Rank, now: Timestamp) -> Value {
         rank,
         worker: _,
         local_rank,
+        shard,
         pod,
         node,
         state,
@@ -114,7 +115,7 @@ fn rank(rank: &Rank, now: Timestamp) -> Value {
         last_exit,
     } = rank;
     json!({
-        "rank": rank, "process": local_rank, "pod": pod, "node": node, "state": state, "mood": mood_of(state),
+        "rank": rank, "process": local_rank, "shard": shard, "pod": pod, "node": node, "state": state, "mood": mood_of(state),
         "step": step, "lag": lag, "samplesPerSecond": samples_per_second, "slower": slower,
         "restarts": restarts, "lastExit": last_exit.as_ref().map(|end| end.cell(now)),
     })

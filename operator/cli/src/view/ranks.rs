@@ -20,6 +20,9 @@ pub(crate) struct Rank {
     /// Index of the worker.
     pub(crate) worker: u32,
     pub(crate) local_rank: u32,
+    /// The shard of the state that this process holds, such as `1/2`, if the worker is sharded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) shard: Option<String>,
     /// Name of the worker's pod.
     pub(crate) pod: String,
     /// Node of the pod, once the scheduler has chosen one.
@@ -100,6 +103,9 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         rank: number,
         worker: worker.index,
         local_rank,
+        shard: facts
+            .is_sharded()
+            .then(|| format!("{}/{}", local_rank + 1, facts.procs())),
         pod: worker.pod.clone(),
         node: worker.node.clone(),
         state,
