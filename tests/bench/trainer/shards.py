@@ -1,5 +1,5 @@
-"""Compares steps per second and memory of two processes that share an optimizer or a model, in
-alternating runs on this machine; prints a table.
+"""Compares steps per second and memory of two processes that divide an optimizer, gradients or a
+model among themselves, in alternating runs on this machine; prints a table.
 
 The trainer's processes are two workers without `trainer.parallel`, or one worker of two processes
 with it. PyTorch's have DistributedDataParallel, the same with ZeroRedundancyOptimizer, or FSDP2.
@@ -15,7 +15,8 @@ from bench import peer
 from ours import THREADS
 from world import World
 
-SIDES = ["no shards", "Zero1", "DDP", "DDP, ZeroRedundancyOptimizer", "FSDP2"]
+STAGES = ["Zero1", "Zero2", "Zero3"]
+PEERS = {"DDP": "none", "DDP, ZeroRedundancyOptimizer": "zero1", "FSDP2": "fsdp"}
 
 
 class Replica(World):
@@ -52,12 +53,12 @@ def peak_of(process):
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def mine(options, data, name, is_sharded):
+def mine(options, data, name, shard=None):
     """Steps per second of the trainer, and the peak memory of the larger process."""
     config = ours.CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7}
     with tempfile.TemporaryDirectory() as place:
-        if is_sharded:
-            world = Replica(options.trainer, place, data, config | {"parallel": {"shard": "Zero1"}})
+        if shard:
+            world = Replica(options.trainer, place, data, config | {"parallel": {"shard": shard}})
         else:
             world = World(options.trainer, place, data, config, 2, lambda _: THREADS)
         with world as workers:
@@ -78,12 +79,13 @@ def main():
         ours.write_data(data)
         print("| model | side | steps/s | of DDP | peak memory of the larger process |\n|---|---|---|---|---|", flush=True)
         for name in options.models.split(","):
-            found = {side: [] for side in SIDES}
+            found = {side: [] for side in ["no shards", *STAGES, *PEERS]}
             for number in range(options.rounds):
                 print(f"{name}, round {number + 1} of {options.rounds}", file=sys.stderr)
-                found["no shards"].append(mine(options, data, name, False))
-                found["Zero1"].append(mine(options, data, name, True))
-                for side, shard in zip(SIDES[2:], ("none", "zero1", "fsdp")):
+                found["no shards"].append(mine(options, data, name))
+                for shard in STAGES:
+                    found[shard].append(mine(options, data, name, shard))
+                for side, shard in PEERS.items():
                     found[side].append(peer(options.python, name, 2, options.seconds, shard))
             rates = {side: statistics.median(rate for rate, _ in runs) for side, runs in found.items()}
             for side, runs in found.items():
