@@ -9,7 +9,7 @@ use tch::{TchError, Tensor};
 
 use crate::ema::Ema;
 use crate::parameters::Parameters;
-use crate::update::Update;
+use crate::update::{Rate, Signals, Update};
 
 pub mod adamw;
 mod groups;
@@ -47,6 +47,19 @@ pub fn build(
         None => optimizer,
         Some(ema) => Box::new(Ema::new(optimizer, ema.decay, parameters)?),
     })
+}
+
+/// Applies gradients to the part of the parameters that this process updates.
+fn apply_to(
+    own: &mut Parameters,
+    gradients: &[Tensor],
+    inner: &mut dyn Update,
+    rate: Rate,
+    signals: Signals<'_>,
+) -> Result<(), TchError> {
+    roundhouse_c10d::set_grad(own.tensors_mut(), gradients)?;
+    inner.apply(own, rate, signals)?;
+    Ok(roundhouse_c10d::zero_grad(own.tensors_mut())?)
 }
 
 /// A tensor of zeros for each parameter.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use roundhouse_c10d::Sharding;
 use roundhouse_elastic::state::layout::Sharing;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
-use crate::sync::SyncError;
+use crate::sync::{Exchange, SyncError};
 use crate::update::Piece;
 
 mod cut;
@@ -90,9 +90,16 @@ impl Shards {
         gradients.map_err(|error| TchError::Torch(error.message))
     }
 
-    /// The collectives of the replica.
-    pub(crate) fn group(&self) -> &C10dGroup {
-        &self.group
+    /// The concatenated chunks of all processes of the replica.
+    ///
+    /// # Errors
+    /// Another process of the replica is lost.
+    pub(crate) fn all_gather(&self, chunk: &Tensor) -> Result<Tensor, SyncError> {
+        let gathered = self.group.all_gather(chunk);
+        gathered.map_err(|error| match error {
+            SyncError::Group(error) => SyncError::Replica(error),
+            other => other,
+        })
     }
 
     /// The place of this process in its replica.
@@ -124,26 +131,16 @@ impl Shards {
         own.f_narrow(0, start + first, end - first)
     }
 
-    /// The elements of each weight that are in the parts of this process, in the order of the
-    /// places.
+    /// The elements of each weight that are in the parts of this process.
     pub(crate) fn pieces(&self, parameters: &Parameters) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for unit in &self.units {
             let part = self.part(&unit.own);
             for (place, start) in unit.places.iter().zip(&unit.starts) {
                 let length = length_of(&parameters.tensors()[*place]);
-                let at = |element: i64| (element - start).clamp(0, length);
-                let elements = at(part.start)..at(part.end);
-                if !elements.is_empty() {
-                    pieces.push(Piece {
-                        place: *place,
-                        elements,
-                        is_replicated: false,
-                    });
-                }
+                pieces.extend(Piece::in_part(*place, length, *start, &part));
             }
         }
-        pieces.sort_by_key(|piece| piece.place);
         pieces
     }
 
@@ -188,10 +185,7 @@ impl Shards {
         let mut values: Vec<Tensor> = values.map(Tensor::shallow_clone).collect();
         for unit in &self.units {
             let own = unit.own.f_detach()?;
-            let length = length_of(&own) * i64::from(self.sharing.num_shards);
-            let mut whole = Tensor::f_empty([length], (Kind::Float, own.device()))?;
-            let gathered = self.group.process_group().all_gather(&mut whole, &own);
-            gathered.map_err(SyncError::Replica)?;
+            let whole = self.all_gather(&own)?;
             if !keeps {
                 continue;
             }

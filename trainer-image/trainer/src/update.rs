@@ -41,6 +41,23 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// The elements of a parameter with this number of elements, which starts at `start` of a
+    /// vector, that are in a part of the vector; `None` if there is none.
+    pub(crate) fn in_part(
+        place: usize,
+        length: i64,
+        start: i64,
+        part: &Range<i64>,
+    ) -> Option<Self> {
+        let at = |element: i64| (element - start).clamp(0, length);
+        let elements = at(part.start)..at(part.end);
+        (!elements.is_empty()).then_some(Self {
+            place,
+            elements,
+            is_replicated: false,
+        })
+    }
+
     /// These elements of the parameter, its gradient or its state, without a graph. If the tensor
     /// is contiguous, they share its memory. The result has one row if the tensor has several
     /// dimensions, and otherwise one dimension.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use tch::{TchError, Tensor};
 
-use super::groups;
+use super::{apply_to, groups};
 use crate::parameters::Parameters;
 use crate::shards::Shards;
 use crate::sync::SyncError;
@@ -84,10 +84,7 @@ impl Update for ShardedUpdate {
     ) -> Result<(), TchError> {
         let gradients = self.pieces.iter().map(|it| self.gradient(parameters, it));
         let gradients: Vec<Tensor> = gradients.collect::<Result<_, _>>()?;
-        roundhouse_c10d::set_grad(self.own.tensors_mut(), &gradients)?;
-        self.inner.apply(&mut self.own, rate, signals)?;
-        roundhouse_c10d::zero_grad(self.own.tensors_mut())?;
-        Ok(())
+        apply_to(&mut self.own, &gradients, &mut *self.inner, rate, signals)
     }
 
     fn complete(&mut self) -> Result<(), SyncError> {

@@ -8,7 +8,7 @@ use roundhouse_elastic::shard::shard_of_groups;
 use roundhouse_elastic::state::layout::Sharing;
 use tch::{TchError, Tensor};
 
-use super::groups;
+use super::{apply_to, groups};
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 use crate::sync::SyncError;
@@ -79,14 +79,8 @@ fn own_part(
     let tensors = parameters.iter().zip(parameters.roles()).zip(starts);
     for (place, (((name, tensor), role), at)) in tensors.enumerate() {
         let length: i64 = tensor.size().iter().product();
-        let elements = (part.start - at).clamp(0, length)..(part.end - at).clamp(0, length);
-        if elements.is_empty() {
+        let Some(piece) = Piece::in_part(place, length, *at, part) else {
             continue;
-        }
-        let piece = Piece {
-            place,
-            elements,
-            is_replicated: false,
         };
         own.push(name, *role, &piece.of(tensor)?)?;
         pieces.push(piece);
@@ -104,10 +98,7 @@ impl Update for Zero1 {
         let gradient = |piece: &Piece| piece.of(&groups::gradient(parameters, piece.place)?);
         let gradients = self.pieces.iter().map(gradient);
         let gradients: Vec<Tensor> = gradients.collect::<Result<_, _>>()?;
-        roundhouse_c10d::set_grad(self.own.tensors_mut(), &gradients)?;
-        self.inner.apply(&mut self.own, rate, signals)?;
-        roundhouse_c10d::zero_grad(self.own.tensors_mut())?;
-        Ok(())
+        apply_to(&mut self.own, &gradients, &mut *self.inner, rate, signals)
     }
 
     fn complete(&mut self) -> Result<(), SyncError> {

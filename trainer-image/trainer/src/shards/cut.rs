@@ -77,7 +77,8 @@ impl Shards {
             .collect();
         let (starts, end) = Parameters::starts(&like);
         let size = i64::from(self.sharing.num_shards);
-        let part = (blocks(end) + size - 1) / size * Parameters::BLOCK.cast_signed();
+        let part = end.cast_unsigned().div_ceil(size.cast_unsigned());
+        let part = part.next_multiple_of(Parameters::BLOCK).cast_signed();
         let from = if keeps_whole { device } else { Device::Cpu };
         let whole = Tensor::f_zeros([part * size], (Kind::Float, from))?;
         for (tensor, start) in like.iter().zip(&starts) {
@@ -115,12 +116,4 @@ impl Shards {
             whole,
         })
     }
-}
-
-/// Number of blocks of [`Parameters::BLOCK`] elements for this number of elements.
-const fn blocks(length: i64) -> i64 {
-    length
-        .cast_unsigned()
-        .div_ceil(Parameters::BLOCK)
-        .cast_signed()
 }

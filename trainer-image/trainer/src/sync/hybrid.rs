@@ -18,6 +18,7 @@ use roundhouse_c10d::ReduceOp;
 use roundhouse_contract::TrainerConfig;
 use tch::{Kind, TchError, Tensor};
 
+use super::slices::with_loss;
 use super::{Commit, Exchange, Finished, Pass, Slices, Sync, SyncError};
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
@@ -108,12 +109,7 @@ impl Hybrid {
         own.push(loss);
         let own = Tensor::f_cat(&own, 0)?;
         let size = i64::from(self.size());
-        let mut all = Tensor::f_empty([size * own.size1()?], (Kind::Float, own.device()))?;
-        let group = self.shards.group().process_group();
-        group
-            .all_gather(&mut all, &own)
-            .map_err(SyncError::Replica)?;
-        Ok(all.f_view([size, -1])?)
+        Ok(self.shards.all_gather(&own)?.f_view([size, -1])?)
     }
 
     fn undivided(&self) -> &[Tensor] {
@@ -198,11 +194,7 @@ impl Sync for Hybrid {
         let ended = self.shards.sharding().end_pass();
         ended.map_err(SyncError::Replica)?;
         if !pass.is_idle {
-            let loss = loss_sum.f_detach()?.f_view([1])?;
-            self.loss = Some(match self.loss.take() {
-                None => loss,
-                Some(before) => before.f_add(&loss)?,
-            });
+            self.loss = Some(with_loss(self.loss.take(), loss_sum)?);
         }
         if let Some(slices) = self.slices.take_if(|_| pass.ends_slice) {
             self.slices = Some(self.end_round(slices)?);

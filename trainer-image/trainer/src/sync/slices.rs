@@ -195,11 +195,7 @@ impl Sync for Slices {
         loss_sum: &Tensor,
         parameters: &mut Parameters,
     ) -> Result<(), SyncError> {
-        let loss = loss_sum.f_detach()?.f_view([1])?;
-        let loss = match self.loss.take() {
-            None => loss,
-            Some(before) => before.f_add(&loss)?,
-        };
+        let loss = with_loss(self.loss.take(), loss_sum)?;
         if !pass.ends_slice {
             self.loss = Some(loss);
             return Ok(());
@@ -229,6 +225,15 @@ impl Sync for Slices {
             loss_sum: Some(sum.f_narrow(0, length, 1)?.f_to_kind(tch::Kind::Double)?),
             digest,
         })
+    }
+}
+
+/// The loss of a slice with that of its next pass, as one element without a graph.
+pub(super) fn with_loss(sum: Option<Tensor>, loss: &Tensor) -> Result<Tensor, TchError> {
+    let loss = loss.f_detach()?.f_view([1])?;
+    match sum {
+        None => Ok(loss),
+        Some(sum) => sum.f_add(&loss),
     }
 }
 
