@@ -5,6 +5,8 @@ use roundhouse_tests::local::{LocalRun, Program, job};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+mod experts;
+
 const STEPS: u64 = 60;
 /// Enough steps for the kills of all ranks at a point.
 const STEPS_PER_KILL: u64 = 250;
@@ -68,6 +70,19 @@ fn shards_train_what_one_process_does() {
             assert!(audit.contains("proven"), "{audit}");
         }
     }
+}
+
+/// A job of a language model: passes and slices are uneven.
+fn of_language_model(mut job: Value, model: &Value, activations: &str) -> Value {
+    let trainer = &mut job["spec"]["trainer"];
+    trainer["model"] = model.clone();
+    let tokens = json!({"context": 16});
+    trainer["data"] = json!({"format": "tokens", "train": "train.bin", "validation": "val.bin", "tokens": tokens});
+    trainer["slices"] = 5.into();
+    trainer["globalBatchSize"] = 13.into();
+    trainer["microBatchSize"] = 2.into();
+    trainer["activationCheckpointing"] = activations.into();
+    job
 }
 
 /// Waits until all processes of all replicas train in a generation after `before`, which it
@@ -171,8 +186,7 @@ fn failed_collective_between_steps_restarts_no_process() {
     }
 }
 
-/// A tied embedding is used twice in a pass; passes and slices are uneven; blocks are computed
-/// again.
+/// A tied embedding is used twice in a pass, and blocks are computed again.
 #[test]
 fn divided_language_models_train_what_one_process_does() {
     let directory = tempfile::tempdir().unwrap();
@@ -202,18 +216,11 @@ fn divided_language_models_train_what_one_process_does() {
         (with(json!({"name": "bert", "context": 16})), "Blocks"),
     ] {
         let completed = |workers, shard| {
-            let mut job = match shard {
+            let job = match shard {
                 None => in_slices(workers, 12, "adamw", false),
                 Some(shard) => in_shards(workers, 12, "adamw", shard),
             };
-            let trainer = &mut job["spec"]["trainer"];
-            trainer["model"] = model.clone();
-            let tokens = json!({"context": 16});
-            trainer["data"] = json!({"format": "tokens", "train": "train.bin", "validation": "val.bin", "tokens": tokens});
-            trainer["slices"] = 5.into();
-            trainer["globalBatchSize"] = 13.into();
-            trainer["microBatchSize"] = 2.into();
-            trainer["activationCheckpointing"] = activations.into();
+            let job = of_language_model(job, &model, activations);
             completed(LocalRun::start_program(program.clone(), &job, &[]).unwrap())
         };
         let alone = completed(1, None);

@@ -227,6 +227,13 @@ impl Runs {
                 "needs several processes per worker: set spec.workers.procsPerWorker to at least 2, or remove it",
             );
         }
+        let expert = program.trainer().and_then(|it| it.parallel.expert);
+        if expert.is_some_and(|number| number != procs_per_worker) {
+            return invalid(
+                "spec.trainer.parallel.expert",
+                format!("must be {procs_per_worker}, the number of processes of a worker"),
+            );
+        }
         Ok(Self {
             program,
             procs_per_worker,

@@ -15,6 +15,7 @@ mod autocast;
 mod connections;
 mod digest;
 mod error;
+mod experts;
 mod ffi;
 pub mod foreach;
 pub mod format;
@@ -38,6 +39,7 @@ pub use agreement::{Agreed, Agreement, Vote, agree};
 pub use autocast::{Autocast, Numerics};
 pub use digest::digest;
 pub use error::{Error, ErrorKind, Result};
+pub use experts::Experts;
 pub use format::MemoryFormat;
 pub use fused::{AdamWUpdate, Gate, Moments, SgdUpdate};
 #[cfg(feature = "fake-nccl")]

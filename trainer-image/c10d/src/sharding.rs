@@ -50,6 +50,10 @@ impl Sharding {
         })
     }
 
+    pub(crate) const fn as_ptr(&self) -> *const ffi::RhSharding {
+        self.raw.as_ptr()
+    }
+
     /// Adds a unit of tensors with the shapes of `like`, which start at these elements of the
     /// vector, and returns its index. `shard` is the part of this process, a leaf. `whole` is the
     /// vector if it stays.

@@ -1,10 +1,13 @@
 //! The state of a model: named tensors in a fixed order, each with a role.
 
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use roundhouse_c10d::format::{self, MemoryFormat};
 use tch::{Device, Kind, TchError, Tensor};
 
+use crate::experts::Spread;
 use crate::shards::Shards;
 
 /// How a tensor's gradient is used.
@@ -40,6 +43,10 @@ pub struct Parameters {
     tensors: Vec<Tensor>,
     /// The places of each segment of the model.
     segments: Vec<Vec<usize>>,
+    /// The places of the experts of each layer.
+    experts: Vec<Vec<Range<usize>>>,
+    /// Of a window: where the experts are, if this process has only some.
+    spread: Option<Arc<Spread>>,
     /// The weights that are sharded over the processes of a replica.
     shards: Option<Rc<Shards>>,
 }
@@ -123,12 +130,34 @@ impl Parameters {
         &self.segments
     }
 
+    /// Adds the experts of a layer: see [`Experts`](crate::Experts).
+    pub(crate) fn add_experts(&mut self, places: &[Range<usize>]) {
+        self.experts.push(places.to_vec());
+    }
+
+    /// The places of the experts of each layer.
+    pub(crate) fn experts(&self) -> &[Vec<Range<usize>>] {
+        &self.experts
+    }
+
+    /// A window whose block may use experts.
+    pub(crate) fn with_spread(self, spread: Option<Arc<Spread>>) -> Self {
+        Self { spread, ..self }
+    }
+
+    /// Where the experts are; `None`: this process has all of them.
+    pub(crate) fn spread(&self) -> Option<&Arc<Spread>> {
+        let of_shards = self.shards.as_ref().and_then(|it| it.spread());
+        self.spread.as_ref().or(of_shards)
+    }
+
     /// The weights that are sharded over the processes of a replica.
     pub(crate) fn shards(&self) -> Option<&Rc<Shards>> {
         self.shards.as_ref()
     }
 
-    /// Whether weights are whole only within their segments.
+    /// Whether a pass needs all processes of the replica, because each has only a part of the
+    /// weights.
     pub(crate) fn gathers(&self) -> bool {
         self.shards.as_ref().is_some_and(|it| it.gathers())
     }

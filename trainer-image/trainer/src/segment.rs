@@ -79,21 +79,27 @@ impl<B: Send + Sync + 'static> Segment<B> {
         R: Fn(&B, &Parameters, &Tensor) -> Result<(Tensor, T), TchError> + Send + 'static,
     {
         let shards = parameters.shards();
-        let unit = shards.and_then(|shards| Some((shards, shards.unit(&self.places)?)));
-        let own = || {
-            let own = self.places.iter();
+        let places = shards.map(|shards| shards.without_experts(&self.places));
+        let places = places.unwrap_or_else(|| self.places.clone());
+        let unit = shards.and_then(|shards| Some((shards, shards.unit(&places)?)));
+        let spread = parameters.spread().cloned();
+        let own = |places: &[usize]| {
+            let own = places.iter();
             own.map(|place| parameters.at(*place).shallow_clone())
                 .collect::<Vec<_>>()
         };
-        if unit.is_none() && !recomputes {
-            let window = Parameters::window(self.places.clone(), own());
+        // A node that computes again would not run experts that lead to none of its inputs.
+        if unit.is_none() && (!recomputes || spread.is_some()) {
+            let own = own(&places);
+            let window = Parameters::window(places, own).with_spread(spread);
             return run(&self.block, &window, x);
         }
-        let (block, places) = (Arc::clone(&self.block), self.places.clone());
+        let (block, in_window) = (Arc::clone(&self.block), places.clone());
         let (sender, rest_of_first_run) = channel();
         let mut sender = Some(sender);
         let run_with = move |x: &Tensor, tensors: Vec<Tensor>| {
-            let window = Parameters::window(places.clone(), tensors);
+            let window = Parameters::window(in_window.clone(), tensors);
+            let window = window.with_spread(spread.clone());
             let (output, rest) = run(&block, &window, x)?;
             if let Some(sender) = sender.take() {
                 let _ = sender.send(rest);
@@ -101,9 +107,9 @@ impl<B: Send + Sync + 'static> Segment<B> {
             Ok(output)
         };
         let output = match unit {
-            None => roundhouse_c10d::recompute(x, &own(), run_with),
+            None => roundhouse_c10d::recompute(x, &own(&places), run_with),
             Some((shards, unit)) => {
-                let statistics = self.statistics(parameters)?;
+                let statistics = statistics_among(&places, parameters)?;
                 shards.apply(unit, recomputes, x, with_others(statistics, run_with))
             }
         };
@@ -131,17 +137,20 @@ impl<B: Send + Sync + 'static> Segment<B> {
         };
         Ok(self.apply(false, parameters, x, run)?.0)
     }
+}
 
-    /// Running statistics, which are whole in each process, and where they are among the places.
-    fn statistics(&self, parameters: &Parameters) -> Result<Vec<(usize, Tensor)>, TchError> {
-        let mut found = Vec::new();
-        for (index, place) in self.places.iter().enumerate() {
-            if parameters.roles()[*place] != Role::Weight {
-                found.push((index, parameters.at(*place).f_detach()?));
-            }
+/// Running statistics, which are whole in each process, and where they are among the places.
+fn statistics_among(
+    places: &[usize],
+    parameters: &Parameters,
+) -> Result<Vec<(usize, Tensor)>, TchError> {
+    let mut found = Vec::new();
+    for (index, place) in places.iter().enumerate() {
+        if parameters.roles()[*place] != Role::Weight {
+            found.push((index, parameters.at(*place).f_detach()?));
         }
-        Ok(found)
     }
+    Ok(found)
 }
 
 /// Inserts other tensors at their indices before each run.

@@ -4,6 +4,9 @@
 //! The weights of each segment lie one after the other in a vector, which is cut into equal parts.
 //! Each process has one part of each vector. With stage 2 it also has the vectors, but the
 //! gradients of its parts alone.
+//!
+//! The experts of a layer can be a vector of their own, whose parts have whole experts and are never
+//! gathered.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,16 +16,20 @@ use roundhouse_c10d::Sharding;
 use roundhouse_elastic::state::layout::Sharing;
 use tch::{Device, TchError, Tensor};
 
+use crate::experts::Spread;
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 use crate::sync::{Exchange, SyncError};
 use crate::update::Piece;
 
 mod cut;
+mod spread;
 #[cfg(test)]
 mod tests;
 
-/// The weights of a segment.
+pub(crate) use cut::How;
+
+/// The weights of a segment, or of the experts of a layer.
 #[derive(Debug)]
 struct Unit {
     /// The places of the weights, and where each starts in the vector.
@@ -43,6 +50,10 @@ pub(crate) struct Shards {
     units: Vec<Unit>,
     /// The unit of each place.
     of_places: HashMap<usize, usize>,
+    /// Where the experts are, if the processes have different ones.
+    spread: Option<Arc<Spread>>,
+    /// Number of units of experts, which come first.
+    num_layers_of_experts: usize,
 }
 
 impl Shards {
@@ -58,6 +69,28 @@ impl Shards {
     /// Whether the weight at this place is in a unit.
     pub(crate) fn has(&self, place: usize) -> bool {
         self.of_places.contains_key(&place)
+    }
+
+    /// Where the experts are; `None`: they are in the segments of their layers.
+    pub(crate) const fn spread(&self) -> Option<&Arc<Spread>> {
+        self.spread.as_ref()
+    }
+
+    /// Those of a segment's places that are not of experts in a unit of their own.
+    pub(crate) fn without_experts(&self, places: &[usize]) -> Vec<usize> {
+        let places = places.iter().copied();
+        places.filter(|place| !self.is_of_expert(*place)).collect()
+    }
+
+    fn is_of_expert(&self, place: usize) -> bool {
+        let unit = self.of_places.get(&place);
+        unit.is_some_and(|unit| *unit < self.num_layers_of_experts)
+    }
+
+    /// Whether this process has the whole weight at this place.
+    pub(crate) fn has_whole(&self, place: usize) -> bool {
+        let unit = self.of_places.get(&place);
+        unit.is_none_or(|unit| self.units[*unit].whole.is_some())
     }
 
     /// The parts of this process, which are leaves, in the order of the units.
@@ -107,7 +140,8 @@ impl Shards {
         self.sharing
     }
 
-    /// Whether weights are whole only within their segments.
+    /// Whether a pass needs all processes of the replica, because each has only a part of the
+    /// weights.
     pub(crate) fn gathers(&self) -> bool {
         self.units.iter().any(|unit| unit.whole.is_none())
     }

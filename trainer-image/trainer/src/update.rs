@@ -90,8 +90,8 @@ pub struct Pieces<'a> {
     pub pieces: &'a [Piece],
     /// The memory of the pieces.
     pub tensors: &'a [Tensor],
-    /// Whether the process also has the weights that others update.
-    pub has_whole_weights: bool,
+    /// For each parameter: whether the process also has the elements that others update.
+    pub has_whole: &'a [bool],
 }
 
 /// Updates weights in place.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::model::BatchNorm;
+use super::model::{BatchNorm, ModelName};
 use super::{ConfigInvalid, Ddp, OptimizerName, TrainerConfig, invalid};
 
 /// How the processes of a worker divide the state. Then they are one replica: if one of them dies,
@@ -15,6 +15,12 @@ pub struct Parallel {
     /// needs the optimizer `sgd` or `adamw`, without `ema`. Default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
+    /// Number of processes over which the experts of each layer of a `switch` are spread (Lepikhin
+    /// et al., 2020). It must be the number of processes of a worker and divide `numExperts`, and
+    /// `shard` must be `Zero2` or `Zero3`. Default: the experts are sharded like all other weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 256)))]
+    pub expert: Option<u32>,
 }
 
 /// What the processes of a worker shard.
@@ -64,6 +70,7 @@ impl Parallel {
 /// Refuses options that need whole weights, gradients or optimizer state.
 pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     const FIELD: &str = "parallel.shard";
+    validate_experts(config)?;
     if !config.parallel.is_sharded() {
         return Ok(());
     }
@@ -102,6 +109,49 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
                  set batchNorm to Ghost, or shard to Zero1",
             );
         }
+    }
+    Ok(())
+}
+
+fn validate_experts(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
+    const FIELD: &str = "parallel.expert";
+    let Some(number) = config.parallel.expert else {
+        return Ok(());
+    };
+    if number < 2 {
+        return invalid(FIELD, "experts are spread over at least 2 processes");
+    }
+    let num_experts = config.model.num_experts();
+    match config.model.name {
+        // The trainer checks the experts of the program.
+        ModelName::Custom => {}
+        ModelName::Switch if !num_experts.is_multiple_of(number) => {
+            return invalid(
+                FIELD,
+                format!(
+                    "all processes have equally many experts, and {number} does not divide {num_experts}: \
+                     change expert or model.numExperts"
+                ),
+            );
+        }
+        ModelName::Switch => {}
+        ModelName::Linear
+        | ModelName::Mlp
+        | ModelName::Cnn
+        | ModelName::Resnet18
+        | ModelName::Resnet50
+        | ModelName::Gpt2
+        | ModelName::Bert
+        | ModelName::Llama => {
+            return invalid(FIELD, "only the model switch has experts: remove expert");
+        }
+    }
+    if !config.parallel.shards_gradients() {
+        return invalid(
+            FIELD,
+            "the processes that have different experts shard the other weights or their gradients: \
+             set shard to Zero2 or Zero3",
+        );
     }
     Ok(())
 }
@@ -163,6 +213,34 @@ mod tests {
                 let error = config(&change).validate().unwrap_err();
                 assert_eq!(error.field, "parallel.shard");
                 assert!(error.message.contains(word), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn experts_are_spread_evenly_beside_shards() {
+        let switch = json!({"name": "switch", "numExperts": 6});
+        let tokens = json!({"format": "tokens", "tokens": {"context": 8}});
+        for (model, expert, shard, refused) in [
+            (&switch, 2, json!("Zero2"), None),
+            (&switch, 3, json!("Zero3"), None),
+            (&json!({"name": "custom"}), 5, json!("Zero3"), None),
+            (&switch, 4, json!("Zero3"), Some("divide 6")),
+            (&switch, 1, json!("Zero3"), Some("at least 2")),
+            (&switch, 2, json!("Zero1"), Some("Zero2 or Zero3")),
+            (&switch, 2, Value::Null, Some("Zero2 or Zero3")),
+            (&json!({"name": "gpt2"}), 2, json!("Zero3"), Some("switch")),
+        ] {
+            let parallel = json!({"expert": expert, "shard": shard});
+            let change = json!({"model": model, "data": tokens, "parallel": parallel});
+            let what = change.to_string();
+            match (config(&change).validate(), refused) {
+                (Ok(()), None) => {}
+                (Err(error), Some(words)) => {
+                    assert_eq!(error.field, "parallel.expert", "{what}");
+                    assert!(error.message.contains(words), "{error}");
+                }
+                (found, _) => panic!("{what}: {found:?}"),
             }
         }
     }

@@ -53,6 +53,12 @@ c10::intrusive_ptr<c10d::Work> rh_begin_exchange(c10d::ProcessGroup& group, at::
   return group.alltoall_base(come, go, even, even);
 }
 
+c10::intrusive_ptr<c10d::Work> rh_begin_exchange_of_rows(
+    c10d::ProcessGroup& group, at::Tensor& come, at::Tensor& go, std::vector<int64_t> come_rows, std::vector<int64_t> go_rows) {
+  if (rh_exchanges_in_one_launch(group)) return exchange(group, come.split_with_sizes(come_rows), go.split_with_sizes(go_rows));
+  return group.alltoall_base(come, go, come_rows, go_rows);
+}
+
 struct RhExchange {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
 };
@@ -132,12 +138,7 @@ int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* in
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
     const auto size = group->group->getSize();
-    std::vector<int64_t> outputs(come, come + size), inputs(go, go + size);
-    if (!rh_exchanges_in_one_launch(*group->group)) {
-      finish(group->group->alltoall_base(*output, *input, outputs, inputs));
-      return;
-    }
-    finish(exchange(*group->group, output->split_with_sizes(outputs), input->split_with_sizes(inputs)));
+    finish(rh_begin_exchange_of_rows(*group->group, *output, *input, {come, come + size}, {go, go + size}));
   });
 }
 

@@ -34,6 +34,7 @@ class Sharded : public torch::autograd::Node {
       : units_(std::move(units)), unit_(unit), recomputes_(recomputes), segment_(segment), autocast_(RhAutocastState::current()) {}
 
   at::Tensor forward(const at::Tensor& x) {
+    const std::lock_guard<std::recursive_mutex> lock(units_->mutex);
     auto& uses = units_->uses;
     const auto place = uses.size();
     if (place > 0) previous_ = uses.back();
@@ -63,11 +64,12 @@ class Sharded : public torch::autograd::Node {
 
   variable_list apply(variable_list&& gradients) override {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a segment in shards has no second derivative");
+    const std::lock_guard<std::recursive_mutex> lock(units_->mutex);
     const bool wants_x = task_should_compute_output(0);
     at::Tensor gradient, gradient_of_x;
     {
       at::AutoGradMode no_grad(false);
-      gradient = at::zeros({unit_->shard.numel() * unit_->num_processes()}, unit_->shard.options());
+      gradient = at::zeros({unit_->shard.numel() * units_->num_processes()}, unit_->shard.options());
     }
     {
       const auto whole = unit_->finish_all_gather();
@@ -82,10 +84,8 @@ class Sharded : public torch::autograd::Node {
       // AccumulateGrad adds to a gradient in place, so the sums end in the vector that is sent.
       const auto places = unit_->views(gradient);
       for (size_t i = 0; i < leaves_.size(); i++) leaves_[i].mutable_grad() = places[i];
-      auto wanted = leaves_;
-      if (wants_x) wanted.push_back(input_);
-      if (gradients[0].defined() && output_.requires_grad())
-        torch::autograd::backward({output_}, {gradients[0]}, /*retain_graph=*/false, /*create_graph=*/false, wanted);
+      // Without a list of leaves: experts in the segment are a node, which may lead to none of them.
+      if (gradients[0].defined() && output_.requires_grad()) torch::autograd::backward({output_}, {gradients[0]});
       if (wants_x) gradient_of_x = input_.grad();
       if (gradient_of_x.defined() && (gradient_of_x.is_alias_of(whole) || (whole_.defined() && gradient_of_x.is_alias_of(whole_))))
         gradient_of_x = gradient_of_x.clone();

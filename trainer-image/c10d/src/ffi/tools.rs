@@ -110,6 +110,10 @@ unsafe extern "C" {
         sums: bool,
         out: *mut *mut RhSharding,
     ) -> c_int;
+    pub(crate) fn rh_sharding_share(
+        sharding: *const RhSharding,
+        out: *mut *mut RhSharding,
+    ) -> c_int;
     pub(crate) fn rh_sharding_free(sharding: *mut RhSharding);
     pub(crate) fn rh_sharding_add(
         sharding: *mut RhSharding,
@@ -136,6 +140,14 @@ unsafe extern "C" {
         sharding: *const RhSharding,
         index: usize,
         recomputes: bool,
+        x: *const C_tensor,
+        segment: *const RhSegment,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_experts(
+        sharding: *const RhSharding,
+        index: usize,
+        count: i64,
         x: *const C_tensor,
         segment: *const RhSegment,
         out: *mut *mut C_tensor,

@@ -41,6 +41,11 @@ fn weights_in_shards_have_the_gradients_of_whole_ones() {
     all_say_ok("sharded", &[1, 2, 3], &[]);
 }
 
+#[test]
+fn experts_of_other_processes_give_the_bits_of_own_ones() {
+    all_say_ok("experts", &[1, 2, 3], &[]);
+}
+
 #[cfg(feature = "fake-nccl")]
 #[test]
 fn memory_of_weights_in_shards_is_that_of_the_formula() {
@@ -96,6 +101,11 @@ fn killed_peer_in_a_pass_with_sums_is_an_error() {
 #[test]
 fn killed_peer_in_a_pass_in_shards_is_an_error() {
     assert_lost_peer_is_reported("sharded_until_lost");
+}
+
+#[test]
+fn killed_peer_in_a_pass_with_experts_is_an_error() {
+    assert_lost_peer_is_reported("experts_until_lost");
 }
 
 fn assert_lost_peer_is_reported(program: &str) {

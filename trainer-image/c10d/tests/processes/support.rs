@@ -7,6 +7,7 @@ pub mod digests;
 #[cfg(feature = "fake-nccl")]
 pub mod endings;
 pub mod exchange;
+pub mod experts;
 pub mod power_sgd;
 pub mod rank;
 pub mod sharded;

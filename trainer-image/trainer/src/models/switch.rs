@@ -13,6 +13,7 @@ use roundhouse_contract::trainer::model::Model as ModelConfig;
 use tch::{Kind, TchError, Tensor};
 
 use super::layers::Linear;
+use crate::experts::Experts;
 use crate::parameters::Parameters;
 
 mod routes;
@@ -23,7 +24,7 @@ use routes::Routes;
 #[derive(Debug)]
 pub(super) struct Mixture {
     router: Linear,
-    experts: Vec<[Linear; 2]>,
+    experts: Experts<[Linear; 2]>,
     num_experts: i64,
     capacity_factor: f64,
 }
@@ -39,24 +40,22 @@ impl Mixture {
         config: &ModelConfig,
     ) -> Result<Self, TchError> {
         let num_experts = i64::from(config.num_experts());
-        let mut linear = |part: &str, num_inputs: i64, num_outputs: i64| {
-            let deviation = (0.1 / num_inputs as f64).sqrt();
-            let name = format!("{name}.{part}");
-            Linear::normal_without_bias(parameters, &name, num_inputs, num_outputs, deviation)
-        };
-        let router = linear("router.classifier", width, num_experts)?;
-        let mut expert = |number: i64| {
+        let linear =
+            |parameters: &mut Parameters, part: &str, num_inputs: i64, num_outputs: i64| {
+                let deviation = (0.1 / num_inputs as f64).sqrt();
+                let name = format!("{name}.{part}");
+                Linear::normal_without_bias(parameters, &name, num_inputs, num_outputs, deviation)
+            };
+        let expert = |parameters: &mut Parameters, number: usize| {
             let name = |part: &str| format!("experts.expert_{number}.{part}");
             Ok([
-                linear(&name("wi"), width, 4 * width)?,
-                linear(&name("wo"), 4 * width, width)?,
+                linear(parameters, &name("wi"), width, 4 * width)?,
+                linear(parameters, &name("wo"), 4 * width, width)?,
             ])
         };
         Ok(Self {
-            router,
-            experts: (0..num_experts)
-                .map(&mut expert)
-                .collect::<Result<_, TchError>>()?,
+            router: linear(parameters, "router.classifier", width, num_experts)?,
+            experts: Experts::build(parameters, config.num_experts() as usize, expert)?,
             num_experts,
             capacity_factor: config.capacity_factor(),
         })
@@ -94,17 +93,13 @@ impl Mixture {
             .f_mul_scalar(num_experts)?;
         let routes = Routes::new(&is_sent_bte, self.capacity(size[1]))?;
         let x_ncw = routes.dispatch(&x_btw.f_flatten(0, 1)?)?;
-        let outputs = self
-            .experts
-            .iter()
-            .zip(x_ncw.f_chunk(num_experts, 0)?)
-            .map(|([inner, outer], x_nw)| {
-                let inner_nf = inner.apply(parameters, &x_nw)?.f_gelu("tanh")?;
-                outer.apply(parameters, &inner_nf)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let expert = |[inner, outer]: &[Linear; 2], parameters: &Parameters, x_nw: &Tensor| {
+            let inner_nf = inner.apply(parameters, x_nw)?.f_gelu("tanh")?;
+            outer.apply(parameters, &inner_nf)
+        };
+        let outputs_ncw = self.experts.apply(parameters, &x_ncw, expert)?;
         let out_btw = routes
-            .combine(&Tensor::f_cat(&outputs, 0)?)?
+            .combine(&outputs_ncw)?
             .f_reshape(&size)?
             .f_mul(&probability_bt1)?;
         Ok((out_btw, loss_b))

@@ -23,6 +23,8 @@ pub(crate) struct ShardedUpdate {
     /// What this process updates, and where it is in the parameters.
     own: Parameters,
     pieces: Vec<Piece>,
+    /// See [`Pieces::has_whole`].
+    has_whole: Vec<bool>,
 }
 
 impl ShardedUpdate {
@@ -47,6 +49,8 @@ impl ShardedUpdate {
             }
         }
         pieces.sort_by_key(|piece| piece.place);
+        let places = 0..parameters.tensors().len();
+        let has_whole = places.map(|place| shards.has_whole(place)).collect();
         let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
         let mut own = Parameters::default();
         for piece in &pieces {
@@ -63,6 +67,7 @@ impl ShardedUpdate {
             shards,
             own,
             pieces,
+            has_whole,
         })
     }
 
@@ -100,7 +105,7 @@ impl Update for ShardedUpdate {
             sharing: self.shards.sharing(),
             pieces: &self.pieces,
             tensors: self.own.tensors(),
-            has_whole_weights: !self.shards.gathers(),
+            has_whole: &self.has_whole,
         })
     }
 }

@@ -33,6 +33,8 @@ pub struct Zero1 {
     /// What this process updates, and where it is in the parameters.
     own: Parameters,
     pieces: Vec<Piece>,
+    /// See [`Pieces::has_whole`].
+    has_whole: Vec<bool>,
 }
 
 impl Zero1 {
@@ -64,6 +66,7 @@ impl Zero1 {
             parts,
             own,
             pieces,
+            has_whole: vec![true; parameters.tensors().len()],
         })
     }
 }
@@ -120,7 +123,7 @@ impl Update for Zero1 {
             sharing: self.sharing,
             pieces: &self.pieces,
             tensors: self.own.tensors(),
-            has_whole_weights: true,
+            has_whole: &self.has_whole,
         })
     }
 }

@@ -13,21 +13,36 @@ use crate::group::C10dGroup;
 use crate::parameters::{Parameters, Role};
 use crate::sync::SyncError;
 
+/// How weights are sharded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// The stage of `ZeRO`: 2 or 3.
+    pub(crate) shard: Shard,
+    /// Whether only the sums of the gradients of all processes are used.
+    pub(crate) sums: bool,
+    /// Whether each process has different experts.
+    pub(crate) spreads_experts: bool,
+}
+
 impl Shards {
     /// Shards the weights of all segments over the processes of a replica, which pass equal
     /// parameters. Moves this process' parts, and all tensors that are not sharded, to the device.
-    /// `sums`: whether only the sums of the gradients of all processes are used.
     ///
     /// # Errors
-    /// There is too little memory, or two segments have only some weights in common.
+    /// There is too little memory, two segments have only some weights in common, or the experts
+    /// cannot be divided.
     pub(crate) fn divide(
         parameters: &mut Parameters,
         device: Device,
         group: Arc<C10dGroup>,
         sharing: Sharing,
-        shard: Shard,
-        sums: bool,
+        how: How,
     ) -> Result<(), SyncError> {
+        let How {
+            shard,
+            sums,
+            spreads_experts,
+        } = how;
         let keeps_whole = shard != Shard::Zero3;
         let mut shards = Self {
             sharding: Sharding::new(group.process_group(), keeps_whole, sums)?,
@@ -35,22 +50,32 @@ impl Shards {
             sharing,
             units: Vec::new(),
             of_places: HashMap::new(),
+            spread: None,
+            num_layers_of_experts: 0,
         };
+        if spreads_experts {
+            shards.spread_experts(parameters, device)?;
+        }
         for places in parameters.segments().to_vec() {
             let is_weight = |place: &usize| parameters.roles()[*place] == Role::Weight;
-            let places: Vec<usize> = places.into_iter().filter(is_weight).collect();
+            let mut places = shards.without_experts(&places);
+            places.retain(is_weight);
             if places.is_empty() || shards.is_known(&places)? {
                 continue;
             }
             let unit = shards.cut(parameters, places, device, keeps_whole)?;
-            let index = shards.units.len();
-            let known = unit.places.iter().map(|place| (*place, index));
-            shards.of_places.extend(known);
-            shards.units.push(unit);
+            shards.push(unit);
         }
         parameters.move_to(device)?;
         parameters.set_shards(shards);
         Ok(())
+    }
+
+    pub(super) fn push(&mut self, unit: Unit) {
+        let index = self.units.len();
+        let known = unit.places.iter().map(|place| (*place, index));
+        self.of_places.extend(known);
+        self.units.push(unit);
     }
 
     /// Whether these places are a unit.
@@ -102,10 +127,7 @@ impl Shards {
                 Some(whole) => whole
                     .f_narrow(0, *start, length_of(tensor))?
                     .f_view(&*shape)?,
-                // A tensor of this shape without memory.
-                None => {
-                    Tensor::f_full([], f64::NAN, (Kind::Float, device))?.f_expand(&*shape, false)?
-                }
+                None => absent(&shape, device)?,
             };
             parameters.tensors_mut()[*place] = in_place;
         }
@@ -116,4 +138,9 @@ impl Shards {
             whole,
         })
     }
+}
+
+/// A tensor of this shape without memory.
+pub(super) fn absent(shape: &[i64], device: Device) -> Result<Tensor, TchError> {
+    Tensor::f_full([], f64::NAN, (Kind::Float, device))?.f_expand(shape, false)
 }

@@ -1,4 +1,5 @@
 use std::net::Ipv4Addr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use roundhouse_contract::trainer::Shard;
@@ -6,6 +7,7 @@ use roundhouse_member::rendezvous::{Network, Ranks, Store};
 use tch::Kind;
 
 use super::*;
+use crate::experts::Experts;
 use crate::parameters::Role;
 use crate::rendezvous::C10d;
 use crate::segment::Segment;
@@ -48,7 +50,12 @@ fn divided(parameters: &mut Parameters, shard: Shard) -> Result<(), SyncError> {
         num_shards: 1,
         replica: 1,
     };
-    Shards::divide(parameters, Device::Cpu, alone(), sharing, shard, true)
+    let how = How {
+        shard,
+        sums: true,
+        spreads_experts: true,
+    };
+    Shards::divide(parameters, Device::Cpu, alone(), sharing, how)
 }
 
 #[test]
@@ -101,4 +108,49 @@ fn segments_with_a_common_weight_have_the_same_weights() {
     }
     let error = divided(&mut overlapping, Shard::Zero3).unwrap_err();
     assert!(error.to_string().contains("the same weights"), "{error}");
+}
+
+/// Weights and a statistic around two experts in one segment.
+#[test]
+fn spread_experts_are_no_part_of_their_segment() {
+    for shard in [Shard::Zero2, Shard::Zero3] {
+        let mut parameters = Parameters::default();
+        let push = |parameters: &mut Parameters, role, value: f64| {
+            let value = Tensor::full([2], value, (Kind::Float, Device::Cpu));
+            let name = parameters.tensors().len().to_string();
+            parameters.push(name, role, &value)
+        };
+        let segment = Segment::build(&mut parameters, |parameters| {
+            push(parameters, Role::Weight, 1.0)?;
+            let experts = Experts::build(parameters, 2, |parameters, number| {
+                push(parameters, Role::Weight, 10.0 * (number as f64 + 1.0))
+            })?;
+            push(parameters, Role::Statistic { momentum: 0.1 }, 5.0)?;
+            Ok(experts)
+        });
+        let segment = segment.unwrap();
+        divided(&mut parameters, shard).unwrap();
+        let x = Tensor::ones([4, 2], (Kind::Float, Device::Cpu));
+        let run = |experts: &Experts<usize>, own: &Parameters, x: &Tensor| {
+            let expert = |place: &usize, own: &Parameters, x: &Tensor| x.f_mul(own.at(*place));
+            let y = experts.apply(own, x, expert)?;
+            y.f_add(own.at(0))?.f_add(own.at(3))
+        };
+        let shards = Rc::clone(parameters.shards().unwrap());
+        shards.sharding().begin_pass().unwrap();
+        let y = segment.apply_alone(&parameters, &x, run).unwrap();
+        let first = Vec::<f32>::try_from(y.select(1, 0)).unwrap();
+        assert_eq!(first, [16.0, 16.0, 26.0, 26.0], "{shard:?}");
+        roundhouse_c10d::backward(&y.sum(Kind::Float)).unwrap();
+        shards.sharding().end_pass().unwrap();
+        let gradients = shards.gradients(0).unwrap().view([-1]);
+        let of_experts = [0, 64].map(|start| gradients.double_value(&[start]));
+        assert_eq!(of_experts, [2.0, 2.0]);
+        let has_whole: Vec<bool> = (0..4).map(|place| shards.has_whole(place)).collect();
+        assert_eq!(has_whole, [shard == Shard::Zero2, false, false, true]);
+        assert!(shards.gathers());
+        let whole = shards.whole(&parameters, true).unwrap();
+        let values = whole.tensors().iter().map(|it| it.double_value(&[1]));
+        assert_eq!(values.collect::<Vec<_>>(), [1.0, 10.0, 20.0, 5.0]);
+    }
 }

@@ -29,7 +29,7 @@ pub(super) fn of(
         sharing,
         pieces,
         tensors: own,
-        has_whole_weights,
+        has_whole,
     }: Pieces<'_>,
 ) -> Result<Tensors, TchError> {
     // Of several processes with the same elements the first one writes them.
@@ -40,7 +40,7 @@ pub(super) fn of(
         records.push(record(&format!("model.{name}"), tensor)?);
         let found = pieces.iter().position(|piece| piece.place == place);
         let length = tensor.size().iter().product();
-        if has_whole_weights {
+        if has_whole[place] {
             for elements in around(length, found.map(|index| &pieces[index])) {
                 let piece = Piece {
                     place,

@@ -43,6 +43,8 @@ pub fn main() {
         "power_sgd_memory" => power_sgd::memory(&group),
         "power_sgd_half" => power_sgd::half(&group),
         "power_sgd_degenerate" => power_sgd::degenerate(&group),
+        "experts" => super::experts::experts(&group),
+        "experts_until_lost" => super::experts::experts_until_lost(&group),
         "sharded" => super::sharded::sharded(&group),
         #[cfg(feature = "fake-nccl")]
         "sharded_memory" => super::sharded::memory::memory(&group),

@@ -14,7 +14,7 @@ use crate::optimizers::{ShardedUpdate, Zero1};
 use crate::parameters::Parameters;
 use crate::rendezvous::C10d;
 use crate::replica::{self, Replica};
-use crate::shards::Shards;
+use crate::shards::{How, Shards};
 use crate::update::Update;
 
 /// The replica of this process; `None` if each process has a copy of the state, or trains alone.
@@ -43,8 +43,46 @@ pub(super) fn divide(
         return Ok(parameters.move_to(device)?);
     };
     let (group, sharing) = (replica.group(), replica.sharing());
-    let sums = config.slices.is_none();
-    Shards::divide(parameters, device, group, sharing, shard, sums).map_err(replica::explain)
+    if let Some(number) = config.parallel.expert {
+        check_experts(parameters, number, sharing.num_shards)?;
+    }
+    let how = How {
+        shard,
+        sums: config.slices.is_none(),
+        spreads_experts: config.parallel.expert.is_some(),
+    };
+    Shards::divide(parameters, device, group, sharing, how).map_err(replica::explain)
+}
+
+/// Checks what the job's specification does not know of a model.
+fn check_experts(
+    parameters: &Parameters,
+    number: u32,
+    num_processes: u32,
+) -> Result<(), ConfigInvalid> {
+    let invalid = |message: String| {
+        Err(ConfigInvalid {
+            field: "parallel.expert",
+            message,
+        })
+    };
+    if number != num_processes {
+        return invalid(format!(
+            "must be {num_processes}, the number of processes of a worker"
+        ));
+    }
+    if parameters.experts().is_empty() {
+        return invalid("the model of this program has no experts: remove expert".to_owned());
+    }
+    for layer in parameters.experts() {
+        if layer.is_empty() || !layer.len().is_multiple_of(number as usize) {
+            let count = layer.len();
+            return invalid(format!(
+                "a layer has {count} experts, of which {number} processes cannot have equally many"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Creates the groups of generations, for processes that hold these parameters.
