@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 mod experts;
+mod tensors;
 
 const STEPS: u64 = 60;
 /// Enough steps for the kills of all ranks at a point.

@@ -9,6 +9,18 @@ use safetensors::{Dtype, SafeTensors};
 /// # Errors
 /// The files have no weights or weights of different models, or a weight is not finite.
 pub fn difference(expected: &[u8], actual: &[u8]) -> anyhow::Result<f32> {
+    difference_of(expected, actual, |_| true)
+}
+
+/// [`difference`] of the tensors whose name `counts`.
+///
+/// # Errors
+/// The same as those of [`difference`], for all tensors.
+pub fn difference_of(
+    expected: &[u8],
+    actual: &[u8],
+    counts: impl Fn(&str) -> bool,
+) -> anyhow::Result<f32> {
     let expected = SafeTensors::deserialize(expected)?;
     let actual = SafeTensors::deserialize(actual)?;
     ensure!(!expected.names().is_empty(), "there are no weights");
@@ -25,6 +37,9 @@ pub fn difference(expected: &[u8], actual: &[u8]) -> anyhow::Result<f32> {
             a.iter().chain(&b).all(|value| value.is_finite()),
             "{name}: a weight is not finite"
         );
+        if !counts(&name) {
+            continue;
+        }
         let scale = greatest(a.iter().copied());
         let furthest = greatest(a.iter().zip(&b).map(|(a, b)| a - b));
         // Two tensors of zeros are equal. Any difference from a tensor of zeros counts as large.

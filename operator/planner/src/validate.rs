@@ -9,8 +9,8 @@ use roundhouse_api::{
     FailurePolicy, MembershipStatus, TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
     fields,
 };
+use roundhouse_contract::environment;
 use roundhouse_contract::membership::fingerprint_of;
-use roundhouse_contract::{TrainerConfig, environment};
 
 pub use self::job::{JobIdentity, ValidatedJob};
 use self::template::{
@@ -220,19 +220,25 @@ impl Runs {
             let message = format!("must be between 1 and {MAX_PROCS}");
             return invalid("spec.workers.procsPerWorker", message);
         }
-        let is_sharded = |config: &TrainerConfig| config.parallel.is_sharded();
-        if procs_per_worker == 1 && program.trainer().is_some_and(is_sharded) {
+        let parallel = program.trainer().map(|it| it.parallel).unwrap_or_default();
+        if procs_per_worker == 1 && parallel.shard.is_some() {
             return invalid(
                 "spec.trainer.parallel.shard",
                 "needs several processes per worker: set spec.workers.procsPerWorker to at least 2, or remove it",
             );
         }
-        let expert = program.trainer().and_then(|it| it.parallel.expert);
-        if expert.is_some_and(|number| number != procs_per_worker) {
-            return invalid(
-                "spec.trainer.parallel.expert",
-                format!("must be {procs_per_worker}, the number of processes of a worker"),
-            );
+        for (field, number) in [
+            ("spec.trainer.parallel.expert", parallel.expert),
+            ("spec.trainer.parallel.tensor", parallel.tensor),
+        ] {
+            if number.is_some_and(|number| number != procs_per_worker) {
+                return invalid(
+                    field,
+                    format!(
+                        "must be {procs_per_worker}, the number of processes of a worker: change it, or spec.workers.procsPerWorker"
+                    ),
+                );
+            }
         }
         Ok(Self {
             program,

@@ -43,6 +43,7 @@ CONFIGURATIONS = {
     },
     "gpt2": gpt2(layers=4, heads=4, width=256, vocabulary=512),
     "gpt2-wide": gpt2(layers=8, heads=8, width=512, vocabulary=8192),
+    "switch": gpt2(name="switch", layers=4, heads=4, width=256, vocabulary=512, numExperts=8),
     "bert": {
         "model": {
             "name": "bert", "layers": 2, "heads": 4, "width": 128, "context": 128, "vocabulary": 512, "dropout": 0,

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -139,6 +141,14 @@ CASES = {
 }
 
 
+def divide(model, mesh):
+    """Divides the blocks of a Gpt2. The embedding stays whole."""
+    for block in model.blocks:
+        block.heads //= mesh.size()
+        layers = {"qkv": ColwiseParallel(), "proj": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+        parallelize_module(block, mesh, layers)
+
+
 class Losses:
     """Reads the loss of each step, as every trainer does to detect a loss that is not finite. On a
     GPU it reads the loss one step late, so that the host does not wait for the step that it has
@@ -173,7 +183,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--shard", choices=["none", "zero1", "fsdp"], default="none", help="what the processes share")
+    parser.add_argument("--shard", choices=["none", "zero1", "fsdp", "tensor"], default="none", help="what the processes share")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(7)
@@ -193,6 +203,8 @@ def main():
             for block in model.blocks:
                 fully_shard(block)
             fully_shard(model)
+        elif options.shard == "tensor":
+            divide(model, init_device_mesh(options.device, (options.world,)))
         else:
             model = DistributedDataParallel(model)
     if optimizer == "sgd":
@@ -200,18 +212,23 @@ def main():
     elif options.shard == "zero1":
         update = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
     else:
-        update = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        # Kernels for many tensors take tensors of one kind.
+        divided = [it for it in model.parameters() if isinstance(it, DTensor)]
+        whole = [it for it in model.parameters() if not isinstance(it, DTensor)]
+        update = torch.optim.AdamW([{"params": it} for it in (whole, divided) if it], lr=1e-4)
+    # Processes that divide layers compute the same samples.
+    rank, world = (0, 1) if options.shard == "tensor" else (options.rank, options.world)
     order = torch.randperm(len(inputs), device=options.device)
 
     def step(number):
         start = number * batch % len(inputs)
-        first = start + batch * options.rank // options.world
-        last = start + batch * (options.rank + 1) // options.world
+        first = start + batch * rank // world
+        last = start + batch * (rank + 1) // world
         mine = order[first:last]
         with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
             scores = model(inputs[mine].contiguous(memory_format=layout))
             loss = functional.cross_entropy(scores.flatten(0, -2), targets[mine].flatten(), reduction="sum")
-        loss = loss * options.world / (batch * math.prod(targets.shape[1:]))
+        loss = loss * world / (batch * math.prod(targets.shape[1:]))
         update.zero_grad()
         loss.backward()
         update.step()

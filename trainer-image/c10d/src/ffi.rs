@@ -147,6 +147,16 @@ unsafe extern "C" {
         own: *const C_tensor,
         out: *mut *mut C_tensor,
     ) -> c_int;
+    pub(crate) fn rh_group_sum_gradients(
+        group: *const RhGroup,
+        x: *const C_tensor,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_group_sum_values(
+        group: *const RhGroup,
+        own: *const C_tensor,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
     pub(crate) fn rh_take_sum_wait() -> i64;
     pub(crate) fn rh_group_broadcast(
         group: *const RhGroup,

@@ -58,7 +58,7 @@ pub(crate) struct Sharded<'a> {
     /// What the process updates: first what it alone has.
     pub(crate) leaves: &'a Parameters,
     /// Number of leaves that this process alone has.
-    pub(crate) num_shards: usize,
+    pub(crate) num_own: usize,
     /// Whether this process counts the leaves that all processes have.
     pub(crate) counts_replicated: bool,
 }
@@ -80,7 +80,7 @@ pub(crate) fn measure_in_replica<E: From<TchError>>(
         let mut gradient = kernels::gradient(tensor, || name)?;
         match role {
             Role::Weight => {
-                if own.counts_replicated || index < own.num_shards {
+                if own.counts_replicated || index < own.num_own {
                     weights.push(gradient);
                 }
             }

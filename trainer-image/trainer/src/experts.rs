@@ -57,7 +57,7 @@ impl<E: Send + Sync + 'static> Experts<E> {
     where
         R: Fn(&E, &Parameters, &Tensor) -> Result<Tensor, TchError> + Send + 'static,
     {
-        let Some((spread, unit)) = parameters.spread().and_then(|it| it.unit(&self.places)) else {
+        let Some((spread, unit)) = spread_of(parameters, &self.places) else {
             return run_all(&self.experts, parameters, x, &run);
         };
         let (experts, own) = (Arc::clone(&self.experts), spread.own(self.experts.len()));
@@ -70,6 +70,15 @@ impl<E: Send + Sync + 'static> Experts<E> {
         let outputs = spread.handle.apply(unit, count, x, run);
         outputs.map_err(|error| TchError::Torch(error.message))
     }
+}
+
+/// Where the experts with these places are, and their unit; `None`: this process has all of them.
+fn spread_of<'a>(
+    parameters: &'a Parameters,
+    places: &[Range<usize>],
+) -> Option<(&'a Spread, usize)> {
+    let spread = parameters.division().experts.as_ref()?;
+    Some((spread, spread.unit(places)?))
 }
 
 /// The outputs of these experts for equal numbers of rows.
@@ -113,9 +122,8 @@ impl Spread {
         self.units.extend(first.map(|first| (first, unit)));
     }
 
-    fn unit(&self, places: &[Range<usize>]) -> Option<(&Self, usize)> {
-        let unit = self.units.get(&places.first()?.start)?;
-        Some((self, *unit))
+    fn unit(&self, places: &[Range<usize>]) -> Option<usize> {
+        self.units.get(&places.first()?.start).copied()
     }
 
     /// The experts of this process, of a number of experts.

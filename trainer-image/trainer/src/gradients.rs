@@ -251,10 +251,10 @@ pub fn layout(
 /// The failure of a process whose pass has failed, if the processes of its replica compute passes
 /// at the same time: they wait for this one, which cannot continue without them.
 pub(crate) fn within_replica(parameters: &Parameters, failure: Failure) -> Failure {
-    let Some(shards) = parameters.shards() else {
+    if parameters.sharing().is_none() {
         return failure;
-    };
-    match shards.sharding().failure() {
+    }
+    match parameters.failure_in_pass() {
         Some(words) => replica::lost(&words),
         None if failure.is_peer_lost() => replica::lost(&failure),
         None => failure,

@@ -77,11 +77,15 @@ impl C10dGroup {
     /// # Errors
     /// A peer is lost; [`Self::failed_sum`] then returns the error of c10d.
     pub fn sum_in_pass(&self, own: &Tensor) -> Result<Tensor, TchError> {
-        self.group.sum(own).map_err(|error| {
-            let words = error.to_string();
-            let _ = self.failed_sum.set(error);
-            TchError::Torch(words)
-        })
+        let sum = self.group.sum(own);
+        sum.map_err(|error| self.failed_in_pass(error))
+    }
+
+    /// Keeps the error of a sum within a pass, and returns it as one of libtorch.
+    pub(crate) fn failed_in_pass(&self, error: Error) -> TchError {
+        let words = error.to_string();
+        let _ = self.failed_sum.set(error);
+        TchError::Torch(words)
     }
 
     /// The error of the first sum within a pass that failed.

@@ -48,6 +48,7 @@ pub mod state;
 pub mod stopwatch;
 pub mod sync;
 pub mod task;
+mod tensor_parallel;
 pub mod tracing;
 pub mod trainer;
 pub mod update;

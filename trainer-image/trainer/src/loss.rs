@@ -2,6 +2,8 @@
 
 use tch::{Kind, Reduction, TchError, Tensor};
 
+use crate::tensor_parallel::Vocabulary;
+
 /// A target that losses and counts ignore, as in PyTorch.
 pub const IGNORED: i64 = -100;
 
@@ -33,12 +35,66 @@ pub fn of_sequences(
     targets_bt: &Tensor,
     smoothing: f64,
 ) -> Result<Tensor, TchError> {
-    let losses_bt = of_tokens(scores_nv, targets_bt, smoothing)?;
-    let counts_b = counted(targets_bt)?.f_sum_dim_intlist(1, false, Kind::Float)?;
-    losses_bt
-        .f_sum_dim_intlist(1, false, Kind::Float)?
-        .f_div(&counts_b.f_clamp_min(1.0)?)?
-        .f_sum(Kind::Float)
+    Scores::all(scores_nv).of_sequences(targets_bt, smoothing)
+}
+
+/// Scores of tokens, for all of the vocabulary or the part of this process.
+#[derive(Debug)]
+pub(crate) struct Scores {
+    /// `[N, V]`, or `[N, V / P]` in each of P processes.
+    pub(crate) scores_nv: Tensor,
+    pub(crate) vocabulary: Option<Vocabulary>,
+}
+
+impl Scores {
+    fn all(scores_nv: &Tensor) -> Self {
+        Self {
+            scores_nv: scores_nv.shallow_clone(),
+            vocabulary: None,
+        }
+    }
+
+    /// The sum of losses that [`of_sequences`] describes.
+    pub(crate) fn of_sequences(
+        &self,
+        targets_bt: &Tensor,
+        smoothing: f64,
+    ) -> Result<Tensor, TchError> {
+        let losses_bt = self.of_tokens(targets_bt, smoothing)?;
+        let counts_b = counted(targets_bt)?.f_sum_dim_intlist(1, false, Kind::Float)?;
+        losses_bt
+            .f_sum_dim_intlist(1, false, Kind::Float)?
+            .f_div(&counts_b.f_clamp_min(1.0)?)?
+            .f_sum(Kind::Float)
+    }
+
+    /// The counts that [`count_tokens`] describes.
+    pub(crate) fn count_tokens(
+        &self,
+        targets_bt: &Tensor,
+    ) -> Result<Vec<(&'static str, Tensor)>, TchError> {
+        Ok(vec![
+            ("nll", self.of_tokens(targets_bt, 0.0)?.f_sum(Kind::Double)?),
+            ("tokens", counted(targets_bt)?.f_sum(Kind::Int64)?),
+        ])
+    }
+
+    /// The cross entropy of each target.
+    fn of_tokens(&self, targets_bt: &Tensor, smoothing: f64) -> Result<Tensor, TchError> {
+        let targets_n = targets_bt.f_reshape([-1])?;
+        let scores_nv = in_fp32(&self.scores_nv)?;
+        let losses_n = match &self.vocabulary {
+            Some(part) => part.cross_entropy(&scores_nv, &targets_n, smoothing, IGNORED)?,
+            None => scores_nv.f_cross_entropy_loss(
+                &targets_n,
+                None::<Tensor>,
+                Reduction::None,
+                IGNORED,
+                smoothing,
+            )?,
+        };
+        losses_n.f_reshape(targets_bt.size())
+    }
 }
 
 /// Counts for the evaluation of a classifier: samples whose class has the highest score (`top1`),
@@ -68,26 +124,7 @@ pub fn count_tokens(
     scores_nv: &Tensor,
     targets_bt: &Tensor,
 ) -> Result<Vec<(&'static str, Tensor)>, TchError> {
-    Ok(vec![
-        (
-            "nll",
-            of_tokens(scores_nv, targets_bt, 0.0)?.f_sum(Kind::Double)?,
-        ),
-        ("tokens", counted(targets_bt)?.f_sum(Kind::Int64)?),
-    ])
-}
-
-fn of_tokens(scores_nv: &Tensor, targets_bt: &Tensor, smoothing: f64) -> Result<Tensor, TchError> {
-    let targets_n = targets_bt.f_reshape([-1])?;
-    in_fp32(scores_nv)?
-        .f_cross_entropy_loss(
-            &targets_n,
-            None::<Tensor>,
-            Reduction::None,
-            IGNORED,
-            smoothing,
-        )?
-        .f_reshape(targets_bt.size())
+    Scores::all(scores_nv).count_tokens(targets_bt)
 }
 
 /// Converts 16-bit scores to fp32. On a CPU autocast does this for a loss, on a GPU it does not:

@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use roundhouse_c10d::format::{self, MemoryFormat};
 use tch::{Device, Kind, TchError, Tensor};
 
-use crate::experts::Spread;
 use crate::shards::Shards;
+use crate::tensor_parallel::Cut;
+
+mod division;
+
+pub(crate) use division::Division;
 
 /// How a tensor's gradient is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,8 +48,10 @@ pub struct Parameters {
     segments: Vec<Vec<usize>>,
     /// The places of the experts of each layer.
     experts: Vec<Vec<Range<usize>>>,
-    /// Of a window: where the experts are, if this process has only some.
-    spread: Option<Arc<Spread>>,
+    /// How the processes of a replica divide each tensor with tensor parallelism.
+    cuts: Vec<Option<Cut>>,
+    /// What this process has of layers.
+    division: Division,
     /// The weights that are sharded over the processes of a replica.
     shards: Option<Rc<Shards>>,
 }
@@ -88,6 +93,7 @@ impl Parameters {
         self.names.push(name.into());
         self.roles.push(role);
         self.tensors.push(tensor);
+        self.cuts.push(None);
         Ok(self.tensors.len() - 1)
     }
 
@@ -140,48 +146,15 @@ impl Parameters {
         &self.experts
     }
 
-    /// A window whose block may use experts.
-    pub(crate) fn with_spread(self, spread: Option<Arc<Spread>>) -> Self {
-        Self { spread, ..self }
-    }
-
-    /// Where the experts are; `None`: this process has all of them.
-    pub(crate) fn spread(&self) -> Option<&Arc<Spread>> {
-        let of_shards = self.shards.as_ref().and_then(|it| it.spread());
-        self.spread.as_ref().or(of_shards)
-    }
-
     /// The weights that are sharded over the processes of a replica.
     pub(crate) fn shards(&self) -> Option<&Rc<Shards>> {
         self.shards.as_ref()
     }
 
-    /// Whether a pass needs all processes of the replica, because each has only a part of the
-    /// weights.
-    pub(crate) fn gathers(&self) -> bool {
-        self.shards.as_ref().is_some_and(|it| it.gathers())
-    }
-
     /// Puts sharded weights in place of whole ones.
     pub(crate) fn set_shards(&mut self, shards: Shards) {
+        self.division.experts = shards.spread().cloned();
         self.shards = Some(Rc::new(shards));
-    }
-
-    /// The tensors with gradients that this process updates: its shards, then all tensors that are
-    /// not sharded.
-    pub(crate) fn leaves(&self) -> Self {
-        let mut leaves = Self::default();
-        if let Some(shards) = &self.shards {
-            for shard in shards.own() {
-                leaves.push_shared(String::new(), Role::Weight, shard);
-            }
-        }
-        for (place, ((name, tensor), role)) in self.iter().zip(&self.roles).enumerate() {
-            if !self.shards.as_ref().is_some_and(|it| it.has(place)) {
-                leaves.push_shared(name.to_owned(), *role, tensor);
-            }
-        }
-        leaves
     }
 
     /// Adds a handle of a tensor, with its gradient.
@@ -189,6 +162,7 @@ impl Parameters {
         self.names.push(name);
         self.roles.push(role);
         self.tensors.push(tensor.shallow_clone());
+        self.cuts.push(None);
     }
 
     /// Discards all gradients, also those of passes that have failed.

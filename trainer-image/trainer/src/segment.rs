@@ -82,16 +82,16 @@ impl<B: Send + Sync + 'static> Segment<B> {
         let places = shards.map(|shards| shards.without_experts(&self.places));
         let places = places.unwrap_or_else(|| self.places.clone());
         let unit = shards.and_then(|shards| Some((shards, shards.unit(&places)?)));
-        let spread = parameters.spread().cloned();
+        let division = parameters.division().clone();
         let own = |places: &[usize]| {
             let own = places.iter();
             own.map(|place| parameters.at(*place).shallow_clone())
                 .collect::<Vec<_>>()
         };
         // A node that computes again would not run experts that lead to none of its inputs.
-        if unit.is_none() && (!recomputes || spread.is_some()) {
+        if unit.is_none() && (!recomputes || division.experts.is_some()) {
             let own = own(&places);
-            let window = Parameters::window(places, own).with_spread(spread);
+            let window = Parameters::window(places, own).with_division(division);
             return run(&self.block, &window, x);
         }
         let (block, in_window) = (Arc::clone(&self.block), places.clone());
@@ -99,7 +99,7 @@ impl<B: Send + Sync + 'static> Segment<B> {
         let mut sender = Some(sender);
         let run_with = move |x: &Tensor, tensors: Vec<Tensor>| {
             let window = Parameters::window(in_window.clone(), tensors);
-            let window = window.with_spread(spread.clone());
+            let window = window.with_division(division.clone());
             let (output, rest) = run(&block, &window, x)?;
             if let Some(sender) = sender.take() {
                 let _ = sender.send(rest);

@@ -5,8 +5,8 @@
 //! Each process has one part of each vector. With stage 2 it also has the vectors, but the
 //! gradients of its parts alone.
 //!
-//! The experts of a layer can be a vector of their own, whose parts have whole experts and are never
-//! gathered.
+//! The experts of a layer can be a vector of their own, whose parts have whole experts and are
+//! never gathered.
 
 use std::collections::HashMap;
 use std::ops::Range;

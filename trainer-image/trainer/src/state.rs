@@ -51,6 +51,9 @@ impl Tensors {
         if let Some(pieces) = update.pieces() {
             return sharded::of(parameters, update, pieces);
         }
+        if let Some(processes) = &parameters.division().tensors {
+            return sharded::of_cut(parameters, update, processes);
+        }
         let weights = parameters.iter();
         let mut named: Vec<(String, &Tensor)> = weights
             .map(|(name, tensor)| (format!("model.{name}"), tensor))

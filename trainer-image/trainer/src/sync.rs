@@ -19,6 +19,7 @@ use std::time::Duration;
 use roundhouse_c10d::{CommHook, PowerSgd, ReducerOptions};
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{Compression, Ddp as DdpConfig};
+use roundhouse_elastic::state::layout::Sharing;
 use roundhouse_member::World;
 use roundhouse_member::world::RankVote;
 use tch::{TchError, Tensor};
@@ -30,11 +31,13 @@ use crate::replica;
 
 mod alone;
 mod bucket_integers;
+mod columns;
 mod ddp;
 mod hybrid;
 mod slices;
 
 pub use alone::Alone;
+pub(crate) use columns::Columns;
 pub use ddp::{Ddp, DdpOptions};
 pub(crate) use hybrid::Hybrid;
 pub use slices::{Exchange, Slices};
@@ -155,6 +158,18 @@ pub fn build(
             parameters.leaves(),
         );
         return Ok(Box::new(hybrid));
+    }
+    if let Some(Sharing { num_shards, .. }) = parameters.sharing() {
+        let place = (world.rank() / num_shards, world.size() / num_shards);
+        let column = world.group().and_then(C10dGroup::column);
+        return Ok(match config.slices {
+            Some(num_slices) => {
+                let exchange = column
+                    .map(|column| -> (u32, u32, Arc<dyn Exchange>) { (place.0, place.1, column) });
+                Box::new(Slices::new(num_slices, micro_batch_size, exchange, commit))
+            }
+            None => Box::new(Columns::new(place, column, micro_batch_size, group_size)),
+        });
     }
     if let Some(num_slices) = config.slices {
         let exchange = world.shared().map(|group| {

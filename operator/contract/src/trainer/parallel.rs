@@ -21,6 +21,13 @@ pub struct Parallel {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 256)))]
     pub expert: Option<u32>,
+    /// Number of processes that compute the same samples, each with a part of most weights: tensor
+    /// parallelism (Shoeybi et al., 2019), for `gpt2`, `bert` and `llama`. It must be the number of
+    /// processes of a worker and divide the numbers of heads. It excludes `shard`, and needs the
+    /// optimizer `sgd` or `adamw`, without `ema`. Default: each process computes other samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 256)))]
+    pub tensor: Option<u32>,
 }
 
 /// What the processes of a worker shard.
@@ -57,7 +64,13 @@ impl Parallel {
     /// Whether the processes of a worker together hold one copy of the state.
     #[must_use]
     pub const fn is_sharded(&self) -> bool {
-        self.shard.is_some()
+        self.shard.is_some() || self.tensor.is_some()
+    }
+
+    /// Whether each process has only a part of the weights or of their gradients.
+    #[must_use]
+    pub fn divides_weights(&self) -> bool {
+        self.shards_gradients() || self.tensor.is_some()
     }
 
     /// Whether each process has the gradients of only a part of the weights.
@@ -69,46 +82,90 @@ impl Parallel {
 
 /// Refuses options that need whole weights, gradients or optimizer state.
 pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
-    const FIELD: &str = "parallel.shard";
     validate_experts(config)?;
-    if !config.parallel.is_sharded() {
-        return Ok(());
-    }
+    validate_tensor(config)?;
+    let parallel = config.parallel;
+    let (field, name) = match (parallel.shard, parallel.tensor) {
+        (None, None) => return Ok(()),
+        (Some(_), _) => ("parallel.shard", "shard"),
+        (None, Some(_)) => ("parallel.tensor", "tensor"),
+    };
     match config.optimizer.name {
         OptimizerName::Sgd | OptimizerName::Adamw => {}
         OptimizerName::Lars | OptimizerName::Lamb => {
             return invalid(
-                FIELD,
-                "lars and lamb use the norm of each whole tensor: set optimizer.name to sgd or adamw, or remove shard",
+                field,
+                format!(
+                    "lars and lamb use the norm of each whole tensor: set optimizer.name to sgd or adamw, or remove {name}"
+                ),
             );
         }
     }
     if config.optimizer.ema.is_some() {
         return invalid(
-            FIELD,
+            field,
             "optimizer.ema keeps a second copy of all weights in each process: remove one of them",
         );
     }
     if config.channels_last {
         return invalid(
-            FIELD,
-            "shards are cut in the usual order of weights: remove channelsLast or shard",
+            field,
+            format!("weights are cut in their usual order: remove channelsLast or {name}"),
         );
     }
-    if config.parallel.shards_gradients() {
+    if parallel.divides_weights() {
         if config.ddp != Ddp::default() {
             return invalid(
-                FIELD,
-                "trainer.ddp is for gradients that are whole in each process: remove ddp, or set shard to Zero1",
+                field,
+                "trainer.ddp is for gradients that are whole in each process: remove ddp, or use shard: Zero1",
             );
         }
         if config.model.batch_norm == Some(BatchNorm::Sync) {
             return invalid(
-                FIELD,
+                field,
                 "with model.batchNorm: Sync processes of several workers wait for each other within a pass: \
                  set batchNorm to Ghost, or shard to Zero1",
             );
         }
+    }
+    Ok(())
+}
+
+fn validate_tensor(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
+    const FIELD: &str = "parallel.tensor";
+    let (model, Some(number)) = (&config.model, config.parallel.tensor) else {
+        return Ok(());
+    };
+    if number < 2 {
+        return invalid(FIELD, "weights are divided among at least 2 processes");
+    }
+    if config.parallel.shard.is_some() {
+        return invalid(FIELD, "excludes shard: remove one of them");
+    }
+    let num_heads = match model.name {
+        ModelName::Gpt2 | ModelName::Bert => [model.heads(); 2],
+        ModelName::Llama => [model.heads(), model.num_key_value_heads()],
+        ModelName::Linear
+        | ModelName::Mlp
+        | ModelName::Cnn
+        | ModelName::Resnet18
+        | ModelName::Resnet50
+        | ModelName::Switch
+        | ModelName::Custom => {
+            return invalid(
+                FIELD,
+                "the models gpt2, bert and llama have layers that processes can divide: remove tensor",
+            );
+        }
+    };
+    if let Some(heads) = num_heads.iter().find(|heads| !heads.is_multiple_of(number)) {
+        return invalid(
+            FIELD,
+            format!(
+                "all processes have equally many heads of attention, and {number} does not divide {heads}: \
+                 change tensor or the heads of the model"
+            ),
+        );
     }
     Ok(())
 }
@@ -238,6 +295,65 @@ mod tests {
                 (Ok(()), None) => {}
                 (Err(error), Some(words)) => {
                     assert_eq!(error.field, "parallel.expert", "{what}");
+                    assert!(error.message.contains(words), "{error}");
+                }
+                (found, _) => panic!("{what}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn tensor_parallelism_divides_heads_and_needs_no_shards() {
+        let gpt2 = json!({"name": "gpt2", "heads": 6});
+        let llama = json!({"name": "llama", "heads": 6, "numKeyValueHeads": 3});
+        let tokens = json!({"format": "tokens", "tokens": {"context": 8}});
+        for (model, parallel, other, refused) in [
+            (&gpt2, json!({"tensor": 2}), json!({}), None),
+            (&llama, json!({"tensor": 3}), json!({}), None),
+            (&gpt2, json!({"tensor": 4}), json!({}), Some("divide 6")),
+            (&llama, json!({"tensor": 2}), json!({}), Some("divide 3")),
+            (&gpt2, json!({"tensor": 1}), json!({}), Some("at least 2")),
+            (
+                &gpt2,
+                json!({"tensor": 2, "shard": "Zero3"}),
+                json!({}),
+                Some("excludes shard"),
+            ),
+            (
+                &json!({"name": "switch"}),
+                json!({"tensor": 2}),
+                json!({}),
+                Some("gpt2"),
+            ),
+            (
+                &gpt2,
+                json!({"tensor": 2}),
+                json!({"optimizer": {"name": "lamb"}}),
+                Some("lamb"),
+            ),
+            (
+                &gpt2,
+                json!({"tensor": 2}),
+                json!({"optimizer": {"ema": {"decay": 0.9}}}),
+                Some("ema"),
+            ),
+            (
+                &gpt2,
+                json!({"tensor": 2}),
+                json!({"ddp": {"compression": "bf16"}}),
+                Some("ddp"),
+            ),
+        ] {
+            let mut change = json!({"model": model, "data": tokens, "parallel": parallel});
+            change
+                .as_object_mut()
+                .unwrap()
+                .extend(other.as_object().unwrap().clone());
+            let what = change.to_string();
+            match (config(&change).validate(), refused) {
+                (Ok(()), None) => {}
+                (Err(error), Some(words)) => {
+                    assert_eq!(error.field, "parallel.tensor", "{what}");
                     assert!(error.message.contains(words), "{error}");
                 }
                 (found, _) => panic!("{what}: {found:?}"),

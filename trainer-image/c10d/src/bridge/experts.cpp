@@ -1,7 +1,7 @@
-// Experts that are spread over the processes of a group (Lepikhin et al. 2020; Fedus et al. 2021). A
-// use of them is one node of the graph: it sends each row to the process that has its expert, runs
-// the experts, and sends their outputs back. The backward pass does the same with gradients. Weights
-// of experts stay where they are, and the gradient of a weight is complete in its process.
+// Experts that are spread over the processes of a group (Lepikhin et al. 2020; Fedus et al. 2021).
+// A use of them is one node of the graph: it sends each row to the process that has its expert,
+// runs the experts, and sends their outputs back. The backward pass does the same with gradients.
+// Weights of experts stay where they are, and the gradient of a weight is complete in its process.
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>

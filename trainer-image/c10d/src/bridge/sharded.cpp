@@ -84,7 +84,7 @@ class Sharded : public torch::autograd::Node {
       // AccumulateGrad adds to a gradient in place, so the sums end in the vector that is sent.
       const auto places = unit_->views(gradient);
       for (size_t i = 0; i < leaves_.size(); i++) leaves_[i].mutable_grad() = places[i];
-      // Without a list of leaves: experts in the segment are a node, which may lead to none of them.
+      // Without a list of leaves: experts in the segment are a node that may lead to none of them.
       if (gradients[0].defined() && output_.requires_grad()) torch::autograd::backward({output_}, {gradients[0]});
       if (wants_x) gradient_of_x = input_.grad();
       if (gradient_of_x.defined() && (gradient_of_x.is_alias_of(whole) || (whole_.defined() && gradient_of_x.is_alias_of(whole_))))

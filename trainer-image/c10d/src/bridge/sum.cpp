@@ -45,6 +45,24 @@ class SumBackward : public torch::autograd::Node {
  private:
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
+
+class Identity : public torch::autograd::Node {
+ public:
+  variable_list apply(variable_list&& gradients) override {
+    return std::move(gradients);
+  }
+
+  std::string name() const override {
+    return "SumOfPartsBackward";
+  }
+};
+
+// Makes `node` the origin of `output`, which was computed from `input`.
+void connect(at::Tensor& output, const at::Tensor& input, const std::shared_ptr<torch::autograd::Node>& node) {
+  if (!torch::autograd::compute_requires_grad(input)) return;
+  node->set_next_edges(torch::autograd::collect_next_edges(input));
+  torch::autograd::set_history(output, node);
+}
 } // namespace
 
 void rh_count_wait(std::chrono::nanoseconds waited) {
@@ -57,11 +75,27 @@ int rh_group_sum(const RhGroup* group, const at::Tensor* own, at::Tensor** out) 
   return rh_guard([&] {
     auto total = own->detach().clone(at::MemoryFormat::Contiguous);
     sum(group->group, total);
-    if (torch::autograd::compute_requires_grad(*own)) {
-      auto node = std::make_shared<SumBackward>(group->group);
-      node->set_next_edges(torch::autograd::collect_next_edges(*own));
-      torch::autograd::set_history(total, node);
-    }
+    connect(total, *own, std::make_shared<SumBackward>(group->group));
+    *out = new at::Tensor(std::move(total));
+  });
+}
+
+// The same values. The gradient is the sum of the ranks' gradients.
+int rh_group_sum_gradients(const RhGroup* group, const at::Tensor* x, at::Tensor** out) {
+  return rh_guard([&] {
+    auto same = x->detach();
+    connect(same, *x, std::make_shared<SumBackward>(group->group));
+    *out = new at::Tensor(std::move(same));
+  });
+}
+
+// The sum of the ranks' values. The gradient of each is that of the sum, which is equal on all
+// ranks.
+int rh_group_sum_values(const RhGroup* group, const at::Tensor* own, at::Tensor** out) {
+  return rh_guard([&] {
+    auto total = own->detach().clone(at::MemoryFormat::Contiguous);
+    sum(group->group, total);
+    connect(total, *own, std::make_shared<Identity>());
     *out = new at::Tensor(std::move(total));
   });
 }

@@ -1,12 +1,18 @@
-//! A sum over the ranks through which gradients flow.
+//! Sums over the ranks through which gradients flow.
 
+use std::ffi::c_int;
 use std::time::Duration;
 
 use tch::Tensor;
+use torch_sys::C_tensor;
 
 use super::{ProcessGroup, usable};
 use crate::error::{Error, Result};
 use crate::ffi;
+
+/// An operation of the bridge on a tensor.
+type Operation =
+    unsafe extern "C" fn(*const ffi::RhGroup, *const C_tensor, *mut *mut C_tensor) -> c_int;
 
 impl ProcessGroup {
     /// The sum of `own` over the ranks, as a new tensor of the same shape. The backward pass sums
@@ -24,12 +30,35 @@ impl ProcessGroup {
     /// A peer is lost or does not answer. In the backward pass this is an error of
     /// [`backward`](crate::backward).
     pub fn sum(&self, own: &Tensor) -> Result<Tensor> {
+        self.operation(own, ffi::rh_group_sum)
+    }
+
+    /// The same values as `x`, which must be equal on all ranks. The backward pass sums the
+    /// gradients of all ranks, so `x` may feed parts of a layer on several ranks: the operation f
+    /// of Megatron-LM (Shoeybi et al. 2019). [`Self::sum`] has notes on the order of collectives.
+    ///
+    /// # Errors
+    /// libtorch refuses the tensor. An error of the backward pass is that of a lost peer.
+    pub fn sum_gradients(&self, x: &Tensor) -> Result<Tensor> {
+        self.operation(x, ffi::rh_group_sum_gradients)
+    }
+
+    /// The sum of `own` over the ranks. The backward pass gives each rank the gradient of the sum,
+    /// which must be equal on all ranks: the operation g of Megatron-LM.
+    ///
+    /// # Errors
+    /// A peer is lost or does not answer.
+    pub fn sum_values(&self, own: &Tensor) -> Result<Tensor> {
+        self.operation(own, ffi::rh_group_sum_values)
+    }
+
+    fn operation(&self, own: &Tensor, operation: Operation) -> Result<Tensor> {
         usable(own)?;
         let mut made = std::ptr::null_mut();
         let result = self.collective(|group| {
             // SAFETY: group and tensor are live, `made` is valid for a write; the graph of the
             // result keeps its own handles.
-            unsafe { ffi::rh_group_sum(group, own.as_ptr(), &raw mut made) }
+            unsafe { operation(group, own.as_ptr(), &raw mut made) }
         });
         // SAFETY: the bridge created the tensor with `new`, as tch expects, and keeps no handle.
         let sum = (!made.is_null()).then(|| unsafe { Tensor::from_ptr(made) });

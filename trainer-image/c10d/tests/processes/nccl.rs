@@ -44,6 +44,7 @@ fn collectives_over_nccl_give_the_same_values() {
 #[test]
 fn exchanges_over_nccl_give_the_same_values() {
     super::all_say_ok("exchange", &[3], &[NCCL]);
+    super::all_say_ok("experts", &[3], &[NCCL]);
     super::all_say_ok("agreement", &[2], &[NCCL]);
 }
 

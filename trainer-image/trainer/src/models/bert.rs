@@ -8,7 +8,7 @@ use super::layers::{LayerNorm, Linear, constant};
 use super::masking::num_masked;
 use super::transformer::{Dropout, flops_of_blocks};
 use crate::batch::Batch;
-use crate::loss;
+use crate::loss::{self, Scores};
 use crate::parameters::Parameters;
 use crate::segment::Segment;
 use crate::task::{LossSum, Mode, Task};
@@ -39,7 +39,7 @@ impl Head {
             .transform
             .apply(p, &x_bmw.f_flatten(0, 1)?)?
             .f_gelu("none")?;
-        let x_nw = self.norm.apply(p, &x_nw)?;
+        let x_nw = p.for_parts(&self.norm.apply(p, &x_nw)?)?;
         x_nw.f_linear(p.at(self.words), Some(p.at(self.bias)))
     }
 }
@@ -53,6 +53,8 @@ impl Head {
 #[derive(Debug)]
 pub struct Bert {
     parameters: Parameters,
+    /// The place of the vectors of tokens.
+    words: usize,
     embeddings: Segment<Embeddings>,
     layers: Vec<Segment<Layer>>,
     recomputes: bool,
@@ -86,6 +88,8 @@ impl Bert {
             bias: constant(p, name("bias"), vocabulary, 0.0)?,
             words: embeddings.words(),
         };
+        p.cut(head.bias, 0, 1);
+        let words = head.words;
         // The embedding is used twice, so both segments have the same weights.
         let of_head = first..p.tensors().len();
         let places = || (0..of_embeddings).chain(of_head.clone());
@@ -94,6 +98,7 @@ impl Bert {
         let of_scores = 6.0 * (width * (width + vocabulary) * num_masked(length)) as f64;
         Ok(Self {
             parameters,
+            words,
             embeddings,
             layers,
             recomputes: false,
@@ -122,7 +127,7 @@ impl Bert {
     }
 
     fn encode(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
-        let mut dropout = Dropout::new(self.dropout, mode);
+        let mut dropout = Dropout::new(self.dropout, mode).in_part(self.parameters.part());
         let embed = move |embeddings: &Embeddings, parameters: &Parameters, tokens_bt: &Tensor| {
             let mut dropout = dropout;
             let x_btw = embeddings.apply(parameters, tokens_bt, &mut dropout)?;
@@ -181,12 +186,15 @@ impl Task for Bert {
         let index_bmw = places_bm
             .f_unsqueeze(2)?
             .f_expand([-1, -1, x_btw.size()[2]], false)?;
-        let scores_nv = self.head(&x_btw.f_gather(1, &index_bmw, false)?)?;
+        let scores = Scores {
+            scores_nv: self.head(&x_btw.f_gather(1, &index_bmw, false)?)?,
+            vocabulary: self.parameters.vocabulary(self.words),
+        };
         let (smoothing, counts) = match mode {
             Mode::Train { .. } => (self.label_smoothing, Vec::new()),
-            Mode::Evaluate => (0.0, loss::count_tokens(&scores_nv, &targets_bm)?),
+            Mode::Evaluate => (0.0, scores.count_tokens(&targets_bm)?),
         };
-        let loss = loss::of_sequences(&scores_nv, &targets_bm, smoothing)?;
+        let loss = scores.of_sequences(&targets_bm, smoothing)?;
         Ok(LossSum {
             loss: loss.f_add(&mark)?,
             counts,

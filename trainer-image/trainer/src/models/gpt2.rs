@@ -5,7 +5,7 @@ use roundhouse_contract::trainer::model::Model as ModelConfig;
 use tch::{Kind, TchError, Tensor};
 
 use super::init;
-use super::layers::LayerNorm;
+use super::layers::{self, LayerNorm};
 use super::transformer::{Dropout, flops_of_blocks, loss_of_next_tokens};
 use crate::batch::Batch;
 use crate::parameters::{Parameters, Role};
@@ -31,8 +31,7 @@ impl Embedding {
     fn apply(&self, parameters: &Parameters, tokens_bt: &Tensor) -> Result<Tensor, TchError> {
         let length = tokens_bt.size()[1];
         let places_tw = parameters.at(self.places).f_narrow(0, 0, length)?;
-        Tensor::f_embedding(parameters.at(self.tokens), tokens_bt, -1, false, false)?
-            .f_add(&places_tw)
+        layers::embed(parameters, self.tokens, tokens_bt, -1)?.f_add(&places_tw)
     }
 }
 
@@ -46,10 +45,9 @@ struct Head {
 impl Head {
     /// The scores `[B · T, V]` for vectors `[B, T, W]`.
     fn apply(&self, parameters: &Parameters, x_btw: &Tensor) -> Result<Tensor, TchError> {
-        self.norm
-            .apply(parameters, x_btw)?
-            .f_flatten(0, 1)?
-            .f_linear(parameters.at(self.embedding.tokens), None::<Tensor>)
+        let x_nw = self.norm.apply(parameters, x_btw)?.f_flatten(0, 1)?;
+        let x_nw = parameters.for_parts(&x_nw)?;
+        x_nw.f_linear(parameters.at(self.embedding.tokens), None::<Tensor>)
     }
 }
 
@@ -58,6 +56,8 @@ impl Head {
 #[derive(Debug)]
 pub struct Gpt2 {
     parameters: Parameters,
+    /// The place of the vectors of tokens.
+    tokens: usize,
     embedding: Segment<Embedding>,
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
@@ -86,6 +86,7 @@ impl Gpt2 {
             tokens: embedding("wte", vocabulary)?,
             places: embedding("wpe", config.context().into())?,
         };
+        parameters.cut(embedding.tokens, 0, 1);
         let blocks = (0..num_layers)
             .map(|layer| Segment::build(&mut parameters, |p| Block::new(p, layer, config)))
             .collect::<Result<_, _>>()?;
@@ -96,7 +97,7 @@ impl Gpt2 {
             .into_iter()
             .chain(first..parameters.tensors().len())
             .collect();
-        let head = Head { norm, embedding };
+        let (tokens, head) = (embedding.tokens, Head { norm, embedding });
         let embedding = Segment::new(&mut parameters, embedding, places.clone());
         let head = Segment::new(&mut parameters, head, places);
         // The scores are a product with the tied embedding; the embedding lookup counts as free.
@@ -106,6 +107,7 @@ impl Gpt2 {
         let routers = 6.0 * (num_router_outputs * width) as f64 * length as f64;
         Ok(Self {
             parameters,
+            tokens,
             embedding,
             blocks,
             recomputes: false,
@@ -143,7 +145,7 @@ impl Gpt2 {
         mode: Mode,
     ) -> Result<(Tensor, Option<Tensor>), TchError> {
         let mut balance: Option<Tensor> = None;
-        let mut dropout = Dropout::new(self.dropout, mode);
+        let mut dropout = Dropout::new(self.dropout, mode).in_part(self.parameters.part());
         let length = tokens_bt.size()[1];
         let x_btw = self
             .embedding
@@ -183,7 +185,10 @@ impl Task for Gpt2 {
             balance = loss;
             Ok(scores_nv)
         };
-        let sum = loss_of_next_tokens(&self.parameters, batch, mode, self.label_smoothing, scores)?;
+        let smoothing = self.label_smoothing;
+        let vocabulary = self.parameters.vocabulary(self.tokens);
+        let sum =
+            loss_of_next_tokens(&self.parameters, vocabulary, batch, mode, smoothing, scores)?;
         let balance = balance.filter(|_| matches!(mode, Mode::Train { .. }));
         let Some(balance) = balance else {
             return Ok(sum);

@@ -68,9 +68,55 @@ impl Linear {
         })
     }
 
+    /// With tensor parallelism each process has some of the outputs.
+    pub(super) fn cut_outputs(self, parameters: &mut Parameters) -> Self {
+        for place in [Some(self.weight), self.bias].into_iter().flatten() {
+            parameters.cut(place, 0, 1);
+        }
+        self
+    }
+
+    /// With tensor parallelism each process has some of the inputs: see [`Self::apply_summed`].
+    pub(super) fn cut_inputs(self, parameters: &mut Parameters) -> Self {
+        parameters.cut(self.weight, 1, 1);
+        self
+    }
+
     pub(super) fn apply(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor, TchError> {
         let bias = self.bias.map(|place| parameters.at(place));
         x.f_linear(parameters.at(self.weight), bias)
+    }
+
+    /// The outputs for all inputs, of which each process has some.
+    pub(super) fn apply_summed(
+        &self,
+        parameters: &Parameters,
+        x: &Tensor,
+    ) -> Result<Tensor, TchError> {
+        let Some(processes) = &parameters.division().tensors else {
+            return self.apply(parameters, x);
+        };
+        let part = x.f_linear(parameters.at(self.weight), None::<Tensor>)?;
+        let sum = processes.sum_values(&part)?;
+        match self.bias {
+            Some(place) => sum.f_add(parameters.at(place)),
+            None => Ok(sum),
+        }
+    }
+}
+
+/// The vectors of tokens from an embedding `[V, W]`. The lookup of `padding` has no gradient; -1:
+/// there is no such token.
+pub(super) fn embed(
+    parameters: &Parameters,
+    place: usize,
+    tokens: &Tensor,
+    padding: i64,
+) -> Result<Tensor, TchError> {
+    let vectors = parameters.at(place);
+    match parameters.vocabulary(place) {
+        Some(part) => part.embed(vectors, tokens, padding),
+        None => Tensor::f_embedding(vectors, tokens, padding, false, false),
     }
 }
 

@@ -4,7 +4,7 @@ use roundhouse_contract::trainer::model::Model as ModelConfig;
 use tch::{TchError, Tensor};
 
 use super::init;
-use super::layers::{Linear, RmsNorm};
+use super::layers::{self, Linear, RmsNorm};
 use super::transformer::{Dropout, flops_of_blocks, loss_of_next_tokens};
 use crate::batch::Batch;
 use crate::parameters::{Parameters, Role};
@@ -31,6 +31,7 @@ impl Head {
     /// The scores `[B · T, V]` for vectors `[B, T, W]`.
     fn apply(&self, parameters: &Parameters, x_btw: &Tensor) -> Result<Tensor, TchError> {
         let x_nw = self.norm.apply(parameters, x_btw)?.f_flatten(0, 1)?;
+        let x_nw = parameters.for_parts(&x_nw)?;
         match &self.linear {
             Some(linear) => linear.apply(parameters, &x_nw),
             None => x_nw.f_linear(parameters.at(self.embedding), None::<Tensor>),
@@ -44,6 +45,7 @@ impl Head {
 pub struct Llama {
     parameters: Parameters,
     /// The place of the vectors of tokens.
+    tokens: usize,
     embedding: Segment<usize>,
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
@@ -68,13 +70,18 @@ impl Llama {
         let p = &mut parameters;
         let embedding = init::normal(&[vocabulary, width], 0.02)?;
         let embedding = p.push("model.embed_tokens.weight", Role::Weight, &embedding)?;
+        p.cut(embedding, 0, 1);
+        let tokens = embedding;
         let blocks = (0..num_layers)
             .map(|layer| Segment::build(p, |p| Block::new(p, layer, shape)))
             .collect::<Result<_, _>>()?;
         let first = p.tensors().len();
         let norm = RmsNorm::new(p, "model.norm", width, epsilon)?;
         let has_linear = !config.tie_embeddings();
-        let linear = has_linear.then(|| Linear::without_bias(p, "lm_head", width, vocabulary));
+        let linear = has_linear.then(|| {
+            let linear = Linear::without_bias(p, "lm_head", width, vocabulary)?;
+            Ok::<_, TchError>(linear.cut_outputs(p))
+        });
         let head = Head {
             norm,
             linear: linear.transpose()?,
@@ -94,6 +101,7 @@ impl Llama {
         let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
         let blocks_flops = flops_of_blocks(num_layers, shape.num_weights(), width, length);
         Ok(Self {
+            tokens,
             embedding,
             blocks,
             recomputes: false,
@@ -119,8 +127,8 @@ impl Llama {
     /// # Errors
     /// A token is not below the vocabulary.
     pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
-        let mut dropout = Dropout::new(self.dropout, mode);
         let p = &self.parameters;
+        let mut dropout = Dropout::new(self.dropout, mode).in_part(p.part());
         let rotation = Rotation::new(
             tokens_bt.size()[1],
             self.head_size,
@@ -128,7 +136,7 @@ impl Llama {
             p.device(),
         )?;
         let embed = |embedding: &usize, parameters: &Parameters, tokens_bt: &Tensor| {
-            Tensor::f_embedding(parameters.at(*embedding), tokens_bt, -1, false, false)
+            layers::embed(parameters, *embedding, tokens_bt, -1)
         };
         let mut x_btw = self.embedding.apply_alone(p, tokens_bt, embed)?;
         for block in &self.blocks {
@@ -147,7 +155,8 @@ impl Llama {
 impl Task for Llama {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
         let scores = || self.scores(&batch.inputs, mode);
-        loss_of_next_tokens(&self.parameters, batch, mode, self.label_smoothing, scores)
+        let (p, smoothing) = (&self.parameters, self.label_smoothing);
+        loss_of_next_tokens(p, p.vocabulary(self.tokens), batch, mode, smoothing, scores)
     }
 
     /// `6 · (L · N + V · W) + 12 · L · W · T` for each of T tokens. N is the number of weights in

@@ -4,10 +4,11 @@
 use tch::{Kind, TchError, Tensor};
 
 use crate::batch::Batch;
-use crate::loss;
+use crate::loss::Scores;
 use crate::parameters::Parameters;
 use crate::random::Draws;
 use crate::task::{LossSum, Mode};
+use crate::tensor_parallel::Vocabulary;
 
 /// Drops values in a pass of a training step. The random numbers of each use are a function of the
 /// pass's seed, step and slice, and of the number of the use within the pass. A copy of this struct
@@ -17,6 +18,8 @@ pub(super) struct Dropout {
     probability: f64,
     draws: Option<Draws>,
     num_uses: u64,
+    /// Index of this process among those with parts of the layer.
+    part: u32,
 }
 
 impl Dropout {
@@ -25,21 +28,29 @@ impl Dropout {
             probability,
             draws: Draws::of(mode).filter(|_| probability > 0.0),
             num_uses: 0,
+            part: 0,
         }
     }
 
+    /// With tensor parallelism, for the process with this index. Its heads of attention draw other
+    /// numbers than those of the other processes, and all other uses draw the same.
+    pub(super) fn in_part(self, part: u32) -> Self {
+        Self { part, ..self }
+    }
+
     /// Runs one use with the drop probability; it is 0 in an evaluation.
-    fn once<T>(&mut self, run: impl FnOnce(f64) -> T) -> T {
+    fn once<T>(&mut self, part: u32, run: impl FnOnce(f64) -> T) -> T {
         let Some(draws) = self.draws else {
             return run(0.0);
         };
         self.num_uses += 1;
-        draws.layer(self.num_uses, || run(self.probability))
+        let layer = self.num_uses | u64::from(part) << 32;
+        draws.layer(layer, || run(self.probability))
     }
 
     /// Drops values, and scales the remaining values so that the mean is unchanged.
     pub(super) fn apply(&mut self, x: Tensor) -> Result<Tensor, TchError> {
-        self.once(|probability| match probability {
+        self.once(0, |probability| match probability {
             0.0 => Ok(x),
             probability => x.f_dropout(probability, true),
         })
@@ -66,7 +77,7 @@ impl Dropout {
         [q_bhtd, k_bhtd, v_bhtd]: [&Tensor; 3],
         is_causal: bool,
     ) -> Result<Tensor, TchError> {
-        let mixed_bhtd = self.once(|probability| {
+        let mixed_bhtd = self.once(self.part, |probability| {
             Tensor::f_scaled_dot_product_attention(
                 q_bhtd,
                 k_bhtd,
@@ -94,6 +105,7 @@ pub(super) fn in_heads(x_btw: &Tensor, num_heads: i64) -> Result<Tensor, TchErro
 /// tokens, `[B · T, V]`.
 pub(super) fn loss_of_next_tokens(
     parameters: &Parameters,
+    vocabulary: Option<Vocabulary>,
     batch: &Batch,
     mode: Mode,
     label_smoothing: f64,
@@ -105,12 +117,15 @@ pub(super) fn loss_of_next_tokens(
             counts: Vec::new(),
         });
     }
-    let scores_nv = scores()?;
+    let scores = Scores {
+        scores_nv: scores()?,
+        vocabulary,
+    };
     let (smoothing, counts) = match mode {
         Mode::Train { .. } => (label_smoothing, Vec::new()),
-        Mode::Evaluate => (0.0, loss::count_tokens(&scores_nv, &batch.targets)?),
+        Mode::Evaluate => (0.0, scores.count_tokens(&batch.targets)?),
     };
-    let loss = loss::of_sequences(&scores_nv, &batch.targets, smoothing)?;
+    let loss = scores.of_sequences(&batch.targets, smoothing)?;
     Ok(LossSum {
         loss: loss.f_to_kind(Kind::Float)?,
         counts,

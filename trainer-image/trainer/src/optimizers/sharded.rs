@@ -23,7 +23,7 @@ pub(crate) struct ShardedUpdate {
     /// What this process updates, and where it is in the parameters.
     own: Parameters,
     pieces: Vec<Piece>,
-    /// See [`Pieces::has_whole`].
+    /// The list of [`Pieces::has_whole`].
     has_whole: Vec<bool>,
 }
 

@@ -56,7 +56,7 @@ impl Hybrid {
         (rank, world_size): (u32, u32),
         column: Option<Arc<C10dGroup>>,
         group_size: u64,
-        leaves: Parameters,
+        (leaves, num_shards): (Parameters, usize),
     ) -> Self {
         let size = shards.sharing().num_shards;
         let slices = config.slices.map(|num_slices| {
@@ -65,7 +65,6 @@ impl Hybrid {
             // Passes are cut here.
             Slices::new(num_slices, None, world, Commit::Host)
         });
-        let num_shards = shards.own().len();
         Self {
             num_shards,
             shards,

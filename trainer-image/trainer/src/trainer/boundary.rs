@@ -61,7 +61,8 @@ impl Trainer<'_> {
         if let Some(configured) = self.work.config.micro_batch_size {
             return Ok(configured);
         }
-        let world_size = u64::from(self.member.world()?.size());
+        let num_alike = self.work.task.parameters().num_parts();
+        let world_size = u64::from(self.member.world()?.size() / num_alike);
         // Samples that fit into a training pass also fit into an evaluation pass.
         let batch_size = self
             .plan
@@ -185,9 +186,7 @@ impl Trainer<'_> {
             self.confirm_with_replica()?;
         }
         let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());
-        let shards = parameters.shards().filter(|_| parameters.gathers());
-        let whole = shards.map(|shards| shards.whole(parameters, rank == 0));
-        let whole = whole.transpose().map_err(replica::explain)?;
+        let whole = parameters.whole(rank == 0).map_err(replica::explain)?;
         if rank > 0 {
             return Ok(());
         }

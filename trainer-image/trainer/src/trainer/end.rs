@@ -147,7 +147,8 @@ impl Trainer<'_> {
             Commit::Host => timeouts.of_step(longest),
             Commit::Device => timeouts.of_step_launched_ahead(longest),
         });
-        let world_size = world.size();
+        // The processes that have parts of one layer compute the same samples.
+        let num_shares = world.size() / self.work.task.parameters().num_parts();
         if let Some(new) = timeout.filter(|_| timeout != self.last_step.timeout) {
             self.set_timeout(new)?;
         }
@@ -155,7 +156,7 @@ impl Trainer<'_> {
         self.last_step = LastStep {
             timeout,
             own_time: sections.own_time(),
-            unevenness: straggler::unevenness(batch.num_samples(), world_size, most),
+            unevenness: straggler::unevenness(batch.num_samples(), num_shares, most),
             ended: Some(Instant::now()),
         };
         Ok(())

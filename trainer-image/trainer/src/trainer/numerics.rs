@@ -94,7 +94,7 @@ impl Trainer<'_> {
         // A sum over the ranks would make all results not finite, and not all ranks run this pass.
         self.work.task.train_among(None);
         // A process cannot run a pass alone if its replica shards weights or gradients.
-        let can_run_alone = self.work.task.parameters().shards().is_none();
+        let can_run_alone = self.work.task.parameters().sharing().is_none();
         if let (Some(sync), false, true) = (&self.sync, is_own, can_run_alone) {
             let mut inputs = self.work.inputs(batch, &order);
             inputs.loss_factor = loss_factor;

@@ -164,7 +164,7 @@ fn job_on(
         device,
     };
     let mut job = build(&setup)?;
-    if !config.parallel.shards_gradients() {
+    if !config.parallel.divides_weights() {
         job.task.parameters_mut().move_to(device)?;
     }
     if config.channels_last {
@@ -217,7 +217,7 @@ fn write_events(launch: &Launch, reporter: &mut Reporter) {
 /// Computes the packing of gradients. It is the same in all processes of a training and does not
 /// depend on their state. `None`: neither slices nor divided gradients are packed.
 fn layout(work: &mut Trained, plan: &Plan) -> Result<Option<Vec<Vec<usize>>>, Failure> {
-    if work.config.slices.is_some() || work.task.parameters().shards().is_some() {
+    if work.config.slices.is_some() || work.task.parameters().sharing().is_some() {
         return Ok(None);
     }
     let (options, order) = (

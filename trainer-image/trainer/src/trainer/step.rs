@@ -122,7 +122,7 @@ impl Trainer<'_> {
     /// Checks that all processes of the replica begin the passes of this step, if the passes need
     /// all of them. A process whose last collective of the ranks has failed leaves the generation.
     fn enter_passes(&mut self) -> Result<(), Failure> {
-        if self.work.task.parameters().shards().is_none() {
+        if self.work.task.parameters().sharing().is_none() {
             return Ok(());
         }
         self.confirm_with_replica()
@@ -133,12 +133,13 @@ impl Trainer<'_> {
         let most = self.work.config.optimizer.max_grad_norm;
         let (generation, timeout) = (self.member.current_generation(), self.timeout_of_turn());
         let parameters = self.work.task.parameters();
-        match (parameters.shards(), &mut self.replica) {
-            (Some(shards), Some(replica)) => {
+        match (parameters.sharing(), &mut self.replica) {
+            (Some(sharing), Some(replica)) => {
+                let (leaves, num_own) = parameters.leaves();
                 let own = clip::Sharded {
-                    leaves: &parameters.leaves(),
-                    num_shards: shards.own().len(),
-                    counts_replicated: shards.sharing().shard == 0,
+                    leaves: &leaves,
+                    num_own,
+                    counts_replicated: sharing.shard == 0,
                 };
                 let sum = |own| replica.sum(generation, own, timeout);
                 clip::measure_in_replica(&own, loss_factor, most, sum)

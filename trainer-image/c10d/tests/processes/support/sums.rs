@@ -36,6 +36,31 @@ fn by_hand(group: &ProcessGroup) {
     assert_eq!(sum, rows * size);
 }
 
+/// The pair of sums around a layer whose parts are on several ranks: rank r multiplies `x` by
+/// r + 1, and each rank's loss is twice the sum over the ranks.
+fn around_parts(group: &ProcessGroup) {
+    let (rank, size) = (f64::from(group.rank()), f64::from(group.world_size()));
+    let factors = size * (size + 1.0) / 2.0;
+    let x = Tensor::from_slice(&[1.0_f32, 2.0]).set_requires_grad(true);
+    let same = group.sum_gradients(&x).unwrap();
+    assert_eq!(Vec::<f64>::try_from(&same).unwrap(), [1.0, 2.0]);
+    let sum = group.sum_values(&(same * (rank + 1.0))).unwrap();
+    assert_eq!(
+        Vec::<f64>::try_from(&sum).unwrap(),
+        [factors, 2.0 * factors]
+    );
+    backward(&(sum * 2.0).sum(Kind::Float)).unwrap();
+    let gradient = Vec::<f64>::try_from(x.grad()).unwrap();
+    assert_eq!(gradient, [2.0 * factors, 2.0 * factors]);
+    // Without a gradient there is no graph.
+    for sum in [
+        group.sum_gradients(&x.detach()),
+        group.sum_values(&x.detach()),
+    ] {
+        assert!(!sum.unwrap().requires_grad());
+    }
+}
+
 /// A network with two branches and sums of different sizes: each branch subtracts the mean over all
 /// samples.
 struct Branches {
@@ -75,6 +100,7 @@ impl Branches {
 /// buckets are small, so their reductions run between the sums of the backward pass.
 pub fn sums(group: &ProcessGroup) {
     by_hand(group);
+    around_parts(group);
     let (rank, size) = (group.rank() as usize, f64::from(group.world_size()));
     let (ours, alone) = (Branches::new(), Branches::new());
     tch::manual_seed(9);

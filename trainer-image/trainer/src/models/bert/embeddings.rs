@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::super::init;
-use super::super::layers::LayerNorm;
+use super::super::layers::{self, LayerNorm};
 use super::super::transformer::Dropout;
 use super::EPSILON;
 use crate::parameters::{Parameters, Role};
@@ -41,6 +41,7 @@ impl Embeddings {
             add("position", context)?,
             add("token_type", 2)?,
         );
+        parameters.cut(words, 0, 1);
         let norm = LayerNorm::new(parameters, "bert.embeddings.LayerNorm", width, EPSILON)?;
         Ok(Self {
             words,
@@ -64,8 +65,7 @@ impl Embeddings {
         let length = tokens_bt.size()[1];
         let places_tw = parameters.at(self.places).f_narrow(0, 0, length)?;
         let segment_w = parameters.at(self.segments).f_select(0, 0)?;
-        let words_vw = parameters.at(self.words);
-        let x_btw = Tensor::f_embedding(words_vw, tokens_bt, PADDING, false, false)?
+        let x_btw = layers::embed(parameters, self.words, tokens_bt, PADDING)?
             .f_add(&segment_w)?
             .f_add(&places_tw)?;
         dropout.apply(self.norm.apply(parameters, &x_btw)?)

@@ -26,13 +26,15 @@ impl Layer {
         let inner = 4 * width;
         let attention_norm = name("attention.output.LayerNorm");
         Ok(Self {
-            query: Linear::normal(p, &name("attention.self.query"), width, width)?,
-            key: Linear::normal(p, &name("attention.self.key"), width, width)?,
-            value: Linear::normal(p, &name("attention.self.value"), width, width)?,
-            attention_out: Linear::normal(p, &name("attention.output.dense"), width, width)?,
+            query: Linear::normal(p, &name("attention.self.query"), width, width)?.cut_outputs(p),
+            key: Linear::normal(p, &name("attention.self.key"), width, width)?.cut_outputs(p),
+            value: Linear::normal(p, &name("attention.self.value"), width, width)?.cut_outputs(p),
+            attention_out: Linear::normal(p, &name("attention.output.dense"), width, width)?
+                .cut_inputs(p),
             attention_norm: LayerNorm::new(p, &attention_norm, width, EPSILON)?,
-            intermediate: Linear::normal(p, &name("intermediate.dense"), width, inner)?,
-            out: Linear::normal(p, &name("output.dense"), inner, width)?,
+            intermediate: Linear::normal(p, &name("intermediate.dense"), width, inner)?
+                .cut_outputs(p),
+            out: Linear::normal(p, &name("output.dense"), inner, width)?.cut_inputs(p),
             norm: LayerNorm::new(p, &name("output.LayerNorm"), width, EPSILON)?,
         })
     }
@@ -44,14 +46,19 @@ impl Layer {
         num_heads: i64,
         dropout: &mut Dropout,
     ) -> Result<Tensor, TchError> {
-        let q_btw = self.query.apply(p, x_btw)?;
-        let k_btw = self.key.apply(p, x_btw)?;
-        let v_btw = self.value.apply(p, x_btw)?;
+        let input_btw = p.for_parts(x_btw)?;
+        let q_btw = self.query.apply(p, &input_btw)?;
+        let k_btw = self.key.apply(p, &input_btw)?;
+        let v_btw = self.value.apply(p, &input_btw)?;
+        let num_heads = num_heads / i64::from(p.num_parts());
         let mixed_btw = dropout.attention([&q_btw, &k_btw, &v_btw], num_heads, false)?;
-        let out_btw = dropout.apply(self.attention_out.apply(p, &mixed_btw)?)?;
+        let out_btw = dropout.apply(self.attention_out.apply_summed(p, &mixed_btw)?)?;
         let x_btw = self.attention_norm.apply(p, &out_btw.f_add(x_btw)?)?;
-        let inner_btf = self.intermediate.apply(p, &x_btw)?.f_gelu("none")?;
-        let out_btw = dropout.apply(self.out.apply(p, &inner_btf)?)?;
+        let inner_btf = self
+            .intermediate
+            .apply(p, &p.for_parts(&x_btw)?)?
+            .f_gelu("none")?;
+        let out_btw = dropout.apply(self.out.apply_summed(p, &inner_btf)?)?;
         self.norm.apply(p, &out_btw.f_add(&x_btw)?)
     }
 }

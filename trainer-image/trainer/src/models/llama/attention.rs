@@ -21,14 +21,15 @@ pub(super) struct Attention {
 impl Attention {
     pub(super) fn new(p: &mut Parameters, name: &str, shape: Shape) -> Result<Self, TchError> {
         let width = shape.width;
-        let mut linear = |part: &str, num_outputs: i64| {
+        let linear = |p: &mut Parameters, part: &str, num_outputs: i64| {
             Linear::without_bias(p, &format!("{name}.{part}"), width, num_outputs)
         };
+        let key_value_width = shape.key_value_width();
         Ok(Self {
-            query: linear("q_proj", width)?,
-            key: linear("k_proj", shape.key_value_width())?,
-            value: linear("v_proj", shape.key_value_width())?,
-            out: linear("o_proj", width)?,
+            query: linear(p, "q_proj", width)?.cut_outputs(p),
+            key: linear(p, "k_proj", key_value_width)?.cut_outputs(p),
+            value: linear(p, "v_proj", key_value_width)?.cut_outputs(p),
+            out: linear(p, "o_proj", width)?.cut_inputs(p),
             num_heads: shape.num_heads,
             num_key_value_heads: shape.num_key_value_heads,
         })
@@ -41,13 +42,16 @@ impl Attention {
         rotation: &Rotation,
         dropout: &mut Dropout,
     ) -> Result<Tensor, TchError> {
-        let heads = |linear: &Linear, num_heads| in_heads(&linear.apply(p, x_btw)?, num_heads);
+        let x_btw = p.for_parts(x_btw)?;
+        let num_parts = i64::from(p.num_parts());
+        let heads =
+            |linear: &Linear, num_heads| in_heads(&linear.apply(p, &x_btw)?, num_heads / num_parts);
         let q = rotation.apply(&heads(&self.query, self.num_heads)?)?;
         let k = rotation.apply(&heads(&self.key, self.num_key_value_heads)?)?;
         let v = heads(&self.value, self.num_key_value_heads)?;
         let (k, v) = (self.repeat(&k)?, self.repeat(&v)?);
         let mixed_btw = dropout.attention_of_heads([&q, &k, &v], true)?;
-        self.out.apply(p, &mixed_btw)
+        self.out.apply_summed(p, &mixed_btw)
     }
 
     /// Repeats each head of keys or values for its heads of queries. Not every kernel of attention

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use roundhouse_contract::TrainerConfig;
-use roundhouse_contract::trainer::{ConfigInvalid, Shard};
+use roundhouse_contract::trainer::ConfigInvalid;
 use roundhouse_member::Launch;
 use roundhouse_member::signals::LeaveRequest;
 use tch::Device;
@@ -15,6 +15,7 @@ use crate::parameters::Parameters;
 use crate::rendezvous::C10d;
 use crate::replica::{self, Replica};
 use crate::shards::{How, Shards};
+use crate::tensor_parallel::TensorParallel;
 use crate::update::Update;
 
 /// The replica of this process; `None` if each process has a copy of the state, or trains alone.
@@ -24,9 +25,10 @@ pub(super) fn replica_of(
     device: Device,
     leave: &LeaveRequest,
 ) -> Result<Option<Replica>, Failure> {
-    match config.parallel.shard {
-        None => Ok(None),
-        Some(Shard::Zero1 | Shard::Zero2 | Shard::Zero3) => Replica::meet(launch, device, leave),
+    if config.parallel.is_sharded() {
+        Replica::meet(launch, device, leave)
+    } else {
+        Ok(None)
     }
 }
 
@@ -38,13 +40,19 @@ pub(super) fn divide(
     replica: Option<&Replica>,
     device: Device,
 ) -> Result<(), Failure> {
+    if let (Some(number), Some(replica)) = (config.parallel.tensor, replica) {
+        let (group, sharing) = (replica.group(), replica.sharing());
+        check_number("parallel.tensor", number, sharing.num_shards)?;
+        return Ok(TensorParallel::divide(parameters, device, group, sharing)?);
+    }
     let shard = config.parallel.shard.filter(|it| it.shards_gradients());
     let (Some(shard), Some(replica)) = (shard, replica) else {
         return Ok(parameters.move_to(device)?);
     };
     let (group, sharing) = (replica.group(), replica.sharing());
     if let Some(number) = config.parallel.expert {
-        check_experts(parameters, number, sharing.num_shards)?;
+        check_number("parallel.expert", number, sharing.num_shards)?;
+        check_experts(parameters, number)?;
     }
     let how = How {
         shard,
@@ -54,23 +62,24 @@ pub(super) fn divide(
     Shards::divide(parameters, device, group, sharing, how).map_err(replica::explain)
 }
 
+fn check_number(field: &'static str, number: u32, processes: u32) -> Result<(), ConfigInvalid> {
+    if number == processes {
+        return Ok(());
+    }
+    Err(ConfigInvalid {
+        field,
+        message: format!("must be {processes}, the number of processes of a worker"),
+    })
+}
+
 /// Checks what the job's specification does not know of a model.
-fn check_experts(
-    parameters: &Parameters,
-    number: u32,
-    num_processes: u32,
-) -> Result<(), ConfigInvalid> {
+fn check_experts(parameters: &Parameters, number: u32) -> Result<(), ConfigInvalid> {
     let invalid = |message: String| {
         Err(ConfigInvalid {
             field: "parallel.expert",
             message,
         })
     };
-    if number != num_processes {
-        return invalid(format!(
-            "must be {num_processes}, the number of processes of a worker"
-        ));
-    }
     if parameters.experts().is_empty() {
         return invalid("the model of this program has no experts: remove expert".to_owned());
     }
@@ -87,9 +96,7 @@ fn check_experts(
 
 /// Creates the groups of generations, for processes that hold these parameters.
 pub(super) fn network(device: Device, parameters: &Parameters) -> C10d {
-    let num_shards = parameters
-        .shards()
-        .map_or(1, |shards| shards.sharing().num_shards);
+    let num_shards = parameters.sharing().map_or(1, |it| it.num_shards);
     C10d::on(device).in_replicas_of(num_shards)
 }
 
@@ -99,6 +106,8 @@ pub(super) fn update_of(
     replica: Option<&Replica>,
     make: MakeUpdate,
 ) -> Result<Box<dyn Update>, Failure> {
+    // With tensor parallelism the parameters are those of this process.
+    let replica = replica.filter(|_| parameters.division().tensors.is_none());
     let Some(replica) = replica else {
         return Ok(make(parameters)?);
     };
