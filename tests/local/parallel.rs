@@ -6,6 +6,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 mod experts;
+mod jobs;
+mod pipeline;
 mod tensors;
 
 const STEPS: u64 = 60;
@@ -101,6 +103,48 @@ fn all_train(run: &mut LocalRun, before: u64) -> u64 {
     newest
 }
 
+/// Kills each process at each of these points of a step, before the last one of `steps`.
+fn kill_all_ranks(run: &mut LocalRun, points: &[&str], steps: u64) {
+    run.slow_down(PAUSE_MILLIS).unwrap();
+    let mut generation = all_train(run, 0);
+    for point in points {
+        for rank in 0..REPLICAS * PROCESSES {
+            let step = run.step();
+            run.wait_for("a step", |run| run.step() > step).unwrap();
+            run.kill_at(rank, point).unwrap();
+            run.wait_for("the kill", LocalRun::has_killed).unwrap();
+            generation = all_train(run, generation);
+        }
+    }
+    assert!(run.step() < steps, "all faults must find the job training");
+}
+
+/// Waits for the end of a run that repeats no step.
+fn completed_without_repeats(run: LocalRun) -> LocalRun {
+    run.slow_down(0).unwrap();
+    let run = completed(run);
+    let audit = run.audit().unwrap();
+    assert!(!audit.contains("again"), "{audit}\n{}", run.output());
+    run
+}
+
+/// After each of these steps, stops the run and continues with this number of processes per worker
+/// and this division.
+fn change_mesh(run: &mut LocalRun, changes: &[(u64, u32, Value)]) {
+    run.slow_down(PAUSE_MILLIS).unwrap();
+    for (step, processes, parallel) in changes {
+        run.wait_for("steps", |run| run.step() > *step).unwrap();
+        run.signal(Signal::INT).unwrap();
+        assert_eq!(run.end().unwrap().code(), Some(130), "{}", run.output());
+        run.edit(|spec| {
+            spec["workers"]["procsPerWorker"] = (*processes).into();
+            spec["trainer"]["parallel"] = parallel.clone();
+        })
+        .unwrap();
+        run.restart(&[]).unwrap();
+    }
+}
+
 /// The stage of `ZeRO`, and the points of a step at which a process is killed. `Zero1` and `Zero2`
 /// differ from `Zero3` only there.
 const KILLS: [(&str, &[&str]); 3] = [
@@ -120,22 +164,8 @@ fn killed_process_of_a_replica_costs_no_step_and_no_bit() {
         let alone = in_slices(1, steps, "adamw", shard == "Zero1");
         let alone = completed(LocalRun::start(&alone, &[]).unwrap());
         let mut run = LocalRun::start(&in_shards(REPLICAS, steps, "adamw", shard), &[]).unwrap();
-        run.slow_down(PAUSE_MILLIS).unwrap();
-        let mut generation = all_train(&mut run, 0);
-        for point in points {
-            for rank in 0..REPLICAS * PROCESSES {
-                let step = run.step();
-                run.wait_for("a step", |run| run.step() > step).unwrap();
-                run.kill_at(rank, point).unwrap();
-                run.wait_for("the kill", LocalRun::has_killed).unwrap();
-                generation = all_train(&mut run, generation);
-            }
-        }
-        assert!(run.step() < steps, "all faults must find the job training");
-        run.slow_down(0).unwrap();
-        let run = completed(run);
-        let audit = run.audit().unwrap();
-        assert!(!audit.contains("again"), "{audit}\n{}", run.output());
+        kill_all_ranks(&mut run, points, steps);
+        let run = completed_without_repeats(run);
         assert_equal_bits(&alone, &run, &format!("{shard} after kills"));
     }
 }
@@ -159,10 +189,7 @@ fn stopped_process_of_a_replica_does_not_end_another_replica() {
     let after: Vec<Vec<u32>> = run.agents().into_iter().map(|it| it.ranks).collect();
     let stayed = before.iter().filter(|ranks| after.contains(ranks));
     assert_eq!(stayed.count(), 1, "{before:?}, {after:?}\n{}", run.output());
-    run.slow_down(0).unwrap();
-    let run = completed(run);
-    let audit = run.audit().unwrap();
-    assert!(!audit.contains("again"), "{audit}\n{}", run.output());
+    let run = completed_without_repeats(run);
     assert_equal_bits(&alone, &run, "after a stop");
 }
 
@@ -258,29 +285,13 @@ fn checkpoint_of_shards_continues_with_any_number() {
     let alone = in_slices(1, STEPS, "adamw", false);
     let alone = completed(LocalRun::start(&alone, &[]).unwrap());
     let mut run = LocalRun::start(&in_shards(2, STEPS, "adamw", "Zero3"), &[]).unwrap();
-    run.slow_down(PAUSE_MILLIS).unwrap();
-    for (step, shard, processes) in [
-        (5, "Zero1", 3),
-        (15, "", 1),
-        (25, "Zero3", 3),
-        (35, "Zero2", 2),
-    ] {
-        run.wait_for("steps", |run| run.step() > step).unwrap();
-        run.signal(Signal::INT).unwrap();
-        assert_eq!(run.end().unwrap().code(), Some(130), "{}", run.output());
-        run.edit(|spec| {
-            spec["workers"]["procsPerWorker"] = processes.into();
-            spec["trainer"]["parallel"] = match shard {
-                "" => json!({}),
-                shard => json!({"shard": shard}),
-            };
-        })
-        .unwrap();
-        run.restart(&[]).unwrap();
-    }
-    run.slow_down(0).unwrap();
-    let run = completed(run);
-    let audit = run.audit().unwrap();
-    assert!(!audit.contains("again"), "{audit}");
+    let changes = [
+        (5, 3, json!({"shard": "Zero1"})),
+        (15, 1, json!({})),
+        (25, 3, json!({"shard": "Zero3"})),
+        (35, 2, json!({"shard": "Zero2"})),
+    ];
+    change_mesh(&mut run, &changes);
+    let run = completed_without_repeats(run);
     assert_equal_bits(&alone, &run, "after changes of the mesh");
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
 use roundhouse_api::{MembershipStatus, TrainingJob, TrainingJobStatus};
+use roundhouse_contract::trainer::Parallel;
 use roundhouse_contract::{ProcessRestarts, Progress};
 use serde::{Deserialize, Serialize};
 
@@ -94,9 +95,13 @@ impl Facts {
 
     /// Whether the workers are sharded: the processes of each hold one copy of the state together.
     pub(crate) fn is_sharded(&self) -> bool {
-        let spec = &self.job.spec;
-        let trainer = spec.trainer.as_ref();
-        spec.workers.sharded == Some(true) || trainer.is_some_and(|it| it.parallel.is_sharded())
+        self.job.spec.workers.sharded == Some(true) || self.parallel().is_sharded()
+    }
+
+    /// How the processes of a worker divide a model of the built-in trainer.
+    pub(crate) fn parallel(&self) -> Parallel {
+        let trainer = self.job.spec.trainer.as_ref();
+        trainer.map(|it| it.parallel).unwrap_or_default()
     }
 
     /// Number of processes of each worker.

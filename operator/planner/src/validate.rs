@@ -230,12 +230,14 @@ impl Runs {
         for (field, number) in [
             ("spec.trainer.parallel.expert", parallel.expert),
             ("spec.trainer.parallel.tensor", parallel.tensor),
+            ("spec.trainer.parallel.pipeline", parallel.pipeline),
         ] {
-            if number.is_some_and(|number| number != procs_per_worker) {
+            if let Some(number) = number.filter(|number| *number != procs_per_worker) {
                 return invalid(
                     field,
                     format!(
-                        "must be {procs_per_worker}, the number of processes of a worker: change it, or spec.workers.procsPerWorker"
+                        "needs {number} processes per worker, and there are {procs_per_worker}: \
+                         set spec.workers.procsPerWorker to {number}, or remove it"
                     ),
                 );
             }

@@ -102,6 +102,36 @@ fn only_a_script_that_joins_can_be_sharded() {
     }
 }
 
+#[test]
+fn processes_that_divide_a_model_are_those_of_a_worker() {
+    let gpt2 = json!({"name": "gpt2", "heads": 6});
+    let switch = json!({"name": "switch", "numExperts": 6});
+    for (model, parallel, field) in [
+        (&gpt2, json!({"tensor": 2}), "tensor"),
+        (&gpt2, json!({"pipeline": 2}), "pipeline"),
+        (&switch, json!({"shard": "Zero3", "expert": 2}), "expert"),
+    ] {
+        for procs in [2, 3] {
+            let mut raw = raw_job(2);
+            raw.spec.workers.procs_per_worker = Some(procs);
+            let trainer = raw.spec.trainer.as_mut().unwrap();
+            trainer.model = serde_json::from_value(model.clone()).unwrap();
+            let tokens = json!({"format": "tokens", "tokens": {"context": 8}});
+            trainer.data = serde_json::from_value(tokens).unwrap();
+            trainer.parallel = serde_json::from_value(parallel.clone()).unwrap();
+            let validated = validate(&raw);
+            if procs == 2 {
+                assert!(validated.unwrap().program.trainer().is_some());
+                continue;
+            }
+            let refused = validated.unwrap_err();
+            assert_eq!(refused.field, format!("spec.trainer.parallel.{field}"));
+            let advice = "set spec.workers.procsPerWorker to 2";
+            assert!(refused.message.contains(advice), "{refused}");
+        }
+    }
+}
+
 #[allow(clippy::needless_pass_by_value)]
 fn template(container: serde_json::Value) -> Option<k8s_openapi::api::core::v1::PodTemplateSpec> {
     serde_json::from_value(json!({"spec": {"containers": [container]}})).unwrap()

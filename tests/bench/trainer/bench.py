@@ -24,7 +24,7 @@ GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}
 def peer(python, name, world, seconds, shard="none"):
     """PyTorch's median steps per second, and the peak memory of the largest process in MiB."""
     command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(free_port())]
-    command += ["--seconds", str(seconds), "--shard", shard]
+    command += ["--seconds", str(seconds), "--parallel", shard]
     ranks = [[*command, "--rank", str(rank)] for rank in range(world)]
     return tuple(map(float, output_of_rank_0(ranks, [{}] * world).split()))
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
@@ -98,10 +99,10 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        batch, length, width = x.shape
+        batch, length = x.shape[:2]
         heads = [part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.ln1(x)).chunk(3, -1)]
         mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
         return x + self.down(functional.gelu(self.up(self.ln2(x)), approximate="tanh"))
 
 
@@ -128,6 +129,8 @@ def written(number, context=128, vocabulary=512):
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
+MICRO_BATCHES = 4
+
 # name: (model, samples of a given number, global batch, optimizer)
 CASES = {
     "mlp": (mlp, lambda number: classified((64,), number), 64, "sgd"),
@@ -142,11 +145,29 @@ CASES = {
 
 
 def divide(model, mesh):
-    """Divides the blocks of a Gpt2. The embedding stays whole."""
+    """Divides the blocks of a Gpt2, for speed only: the fused matrix is cut across queries, keys
+    and values. Embedding and loss stay whole, unlike the trainer's."""
     for block in model.blocks:
         block.heads //= mesh.size()
         layers = {"qkv": ColwiseParallel(), "proj": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
         parallelize_module(block, mesh, layers)
+
+
+class Stage(nn.Module):
+    """Some blocks of a Gpt2, and an embedding or scores at the ends."""
+
+    def __init__(self, model, index, number):
+        super().__init__()
+        size = len(model.blocks)
+        self.blocks = model.blocks[size * index // number:size * (index + 1) // number]
+        self.tokens, self.places, self.norm = model.tokens, model.places, model.norm
+        self.is_first, self.is_last = index == 0, index + 1 == number
+
+    def forward(self, x):
+        if self.is_first:
+            x = self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        x = self.blocks(x)
+        return self.norm(x) @ self.tokens.weight.T if self.is_last else x
 
 
 class Losses:
@@ -183,7 +204,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--shard", choices=["none", "zero1", "fsdp", "tensor"], default="none", help="what the processes share")
+    ways = ["none", "zero1", "fsdp", "tensor", "pipeline"]
+    parser.add_argument("--parallel", choices=ways, default="none", help="how the processes divide the model")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(7)
@@ -199,17 +221,27 @@ def main():
     if options.world > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
         dist.init_process_group("gloo", rank=options.rank, world_size=options.world)
-        if options.shard == "fsdp":
+        if options.parallel == "fsdp":
             for block in model.blocks:
                 fully_shard(block)
             fully_shard(model)
-        elif options.shard == "tensor":
+        elif options.parallel == "tensor":
             divide(model, init_device_mesh(options.device, (options.world,)))
+        elif options.parallel == "pipeline":
+            model = Stage(model, options.rank, options.world)
+            stage = PipelineStage(model, options.rank, options.world, torch.device(options.device))
+
+            def sum_of(scores, wanted):
+                return functional.cross_entropy(scores.flatten(0, -2), wanted.flatten(), reduction="sum")
+
+            # The copies of the tied embedding are not summed, and the sum of the losses is not
+            # divided: both cost little.
+            schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=sum_of)
         else:
             model = DistributedDataParallel(model)
     if optimizer == "sgd":
         update = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    elif options.shard == "zero1":
+    elif options.parallel == "zero1":
         update = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
     else:
         # Kernels for many tensors take tensors of one kind.
@@ -217,7 +249,7 @@ def main():
         whole = [it for it in model.parameters() if not isinstance(it, DTensor)]
         update = torch.optim.AdamW([{"params": it} for it in (whole, divided) if it], lr=1e-4)
     # Processes that divide layers compute the same samples.
-    rank, world = (0, 1) if options.shard == "tensor" else (options.rank, options.world)
+    rank, world = (0, 1) if options.parallel in ("tensor", "pipeline") else (options.rank, options.world)
     order = torch.randperm(len(inputs), device=options.device)
 
     def step(number):
@@ -225,6 +257,13 @@ def main():
         first = start + batch * rank // world
         last = start + batch * (rank + 1) // world
         mine = order[first:last]
+        if options.parallel == "pipeline":
+            update.zero_grad()
+            parts = []
+            given = (inputs[mine],) if model.is_first else ()
+            schedule.step(*given, target=targets[mine] if model.is_last else None, losses=parts)
+            update.step()
+            return losses.read_loss(torch.stack(parts).sum()) if model.is_last else None
         with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
             scores = model(inputs[mine].contiguous(memory_format=layout))
             loss = functional.cross_entropy(scores.flatten(0, -2), targets[mine].flatten(), reduction="sum")

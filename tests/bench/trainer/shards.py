@@ -3,7 +3,7 @@ model among themselves, in alternating runs on this machine; prints a table.
 
 The trainer's processes are two workers without `trainer.parallel`, or one worker of two processes
 with it. PyTorch's have DistributedDataParallel, the same with ZeroRedundancyOptimizer, FSDP2, or
-tensor parallelism by parallelize_module in the blocks.
+tensor parallelism by parallelize_module in the blocks, or a pipeline by Schedule1F1B.
 """
 import argparse
 import pathlib
@@ -21,8 +21,9 @@ PARALLEL = {
     "Zero2": {"shard": "Zero2"},
     "Zero3": {"shard": "Zero3"},
     "tensor": {"tensor": 2},
+    "pipeline": {"pipeline": 2},
 }
-PEERS = {"DDP": "none", "DDP, ZeroRedundancyOptimizer": "zero1", "FSDP2": "fsdp", "parallelize_module": "tensor"}
+PEERS = {"DDP": "none", "DDP, ZeroRedundancyOptimizer": "zero1", "FSDP2": "fsdp", "parallelize_module": "tensor", "Schedule1F1B": "pipeline"}
 # PyTorch has no layer with experts.
 OF_EXPERTS = {"Zero3": PARALLEL["Zero3"], "Zero3, expert": {"shard": "Zero3", "expert": 2}}
 
@@ -65,6 +66,9 @@ def mine(options, data, name, parallel=None):
     """Steps per second of the trainer, and the peak memory of the larger process."""
     config = ours.CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7}
     with tempfile.TemporaryDirectory() as place:
+        if parallel and "pipeline" in parallel:
+            # Four passes per step, as in PyTorch.
+            config["microBatchSize"] = 2
         if parallel:
             world = Replica(options.trainer, place, data, config | {"parallel": parallel})
         else:
@@ -85,7 +89,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
-        print("| model | side | steps/s | of no shards | peak memory of the larger process |\n|---|---|---|---|---|", flush=True)
+        print("| model | side | steps/s | relative to no shards | peak memory of the larger process |\n|---|---|---|---|---|", flush=True)
         for name in options.models.split(","):
             parallel, peers = (OF_EXPERTS, {}) if name == "switch" else (PARALLEL, PEERS)
             found = {side: [] for side in ["no shards", *parallel, *peers]}

@@ -1,13 +1,12 @@
 //! Experts of which each process of a worker has some.
 
 use roundhouse_tests::local::{LocalRun, Program};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
-    PAUSE_MILLIS, PROCESSES, REPLICAS, all_train, assert_equal_bits, completed, in_shards,
-    in_slices, of_language_model,
+    PROCESSES, REPLICAS, assert_equal_bits, change_mesh, completed, completed_without_repeats,
+    in_shards, in_slices, kill_all_ranks, of_language_model,
 };
 
 /// Six experts in the second of three blocks.
@@ -66,27 +65,10 @@ fn spread_experts_train_what_one_process_does() {
 
 #[test]
 fn killed_process_with_experts_costs_no_step_and_no_bit() {
-    let jobs = Jobs::new(500, "None");
+    let jobs = Jobs::new(300, "None");
     let mut run = jobs.spread(REPLICAS, "Zero3");
-    run.slow_down(PAUSE_MILLIS).unwrap();
-    let mut generation = all_train(&mut run, 0);
-    for point in ["Backward", "Column"] {
-        for rank in 0..REPLICAS * PROCESSES {
-            let step = run.step();
-            run.wait_for("a step", |run| run.step() > step).unwrap();
-            run.kill_at(rank, point).unwrap();
-            run.wait_for("the kill", LocalRun::has_killed).unwrap();
-            generation = all_train(&mut run, generation);
-        }
-    }
-    assert!(
-        run.step() < jobs.steps,
-        "all faults must find the job training"
-    );
-    run.slow_down(0).unwrap();
-    let run = completed(run);
-    let audit = run.audit().unwrap();
-    assert!(!audit.contains("again"), "{audit}\n{}", run.output());
+    kill_all_ranks(&mut run, &["Backward"], jobs.steps);
+    let run = completed_without_repeats(run);
     assert_equal_bits(&jobs.alone(), &run, "after kills");
 }
 
@@ -94,26 +76,13 @@ fn killed_process_with_experts_costs_no_step_and_no_bit() {
 fn checkpoint_of_experts_continues_with_any_number() {
     let jobs = Jobs::new(60, "None");
     let mut run = jobs.spread(2, "Zero3");
-    run.slow_down(PAUSE_MILLIS).unwrap();
-    for (step, processes, parallel) in [
+    let changes = [
         (5, 3, json!({"shard": "Zero2", "expert": 3})),
         (15, 1, json!({})),
         (25, 2, json!({"shard": "Zero2", "expert": 2})),
         (35, 2, json!({"shard": "Zero3"})),
-    ] {
-        run.wait_for("steps", |run| run.step() > step).unwrap();
-        run.signal(Signal::INT).unwrap();
-        assert_eq!(run.end().unwrap().code(), Some(130), "{}", run.output());
-        run.edit(|spec| {
-            spec["workers"]["procsPerWorker"] = processes.into();
-            spec["trainer"]["parallel"] = parallel;
-        })
-        .unwrap();
-        run.restart(&[]).unwrap();
-    }
-    run.slow_down(0).unwrap();
-    let run = completed(run);
-    let audit = run.audit().unwrap();
-    assert!(!audit.contains("again"), "{audit}");
+    ];
+    change_mesh(&mut run, &changes);
+    let run = completed_without_repeats(run);
     assert_equal_bits(&jobs.alone(), &run, "after changes of the mesh");
 }

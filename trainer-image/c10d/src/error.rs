@@ -1,5 +1,6 @@
 //! Errors of calls into libtorch.
 
+use std::ffi::c_void;
 use std::ffi::{CStr, CString, c_int};
 
 use crate::ffi;
@@ -83,6 +84,23 @@ fn of_call(class: c_int, message: &str) -> ErrorKind {
 /// Converts a string for C++.
 pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::refused(format!("{text:?} has a NUL character")))
+}
+
+/// The text that a call of the bridge passes to the function that it gets; `None`: it passes none.
+pub(crate) fn text(call: impl FnOnce(*mut c_void, ffi::Consume)) -> Option<String> {
+    extern "C" fn take(context: *mut c_void, bytes: *const u8, length: usize) {
+        // SAFETY: C++ passes the context from below and the bytes of a text.
+        let (words, bytes) = unsafe {
+            (
+                &mut *context.cast::<Option<String>>(),
+                std::slice::from_raw_parts(bytes, length),
+            )
+        };
+        *words = Some(String::from_utf8_lossy(bytes).into_owned());
+    }
+    let mut words: Option<String> = None;
+    call((&raw mut words).cast(), take);
+    words
 }
 
 #[cfg(test)]

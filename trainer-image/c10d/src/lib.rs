@@ -25,6 +25,7 @@ mod host_copy;
 #[cfg(feature = "fake-nccl")]
 mod memory;
 mod observe;
+mod pipe;
 mod process;
 mod recompute;
 mod reducer;
@@ -53,6 +54,7 @@ pub use memory::{count_memory, counted_memory};
 pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]
 pub use observe::{NcclVersions, nccl_versions};
+pub use pipe::Pipe;
 #[cfg(feature = "nccl")]
 pub use process::num_gpus;
 pub use process::{empty_cache, raise_descriptor_limit, set_device};

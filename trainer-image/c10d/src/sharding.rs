@@ -2,12 +2,11 @@
 //! al., 2020).
 
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use tch::{TchError, Tensor};
 
-use crate::error::{Error, Result, check};
+use crate::error::{Error, Result, check, text};
 use crate::group::ProcessGroup;
 use crate::store::make;
 use crate::tensors::{made, pointer, pointers};
@@ -144,22 +143,9 @@ impl Sharding {
     /// by the segments.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        extern "C" fn take(context: *mut c_void, bytes: *const u8, length: usize) {
-            // SAFETY: C++ passes the context from below and the bytes of a text.
-            let (words, bytes) = unsafe {
-                (
-                    &mut *context.cast::<Option<String>>(),
-                    std::slice::from_raw_parts(bytes, length),
-                )
-            };
-            *words = Some(String::from_utf8_lossy(bytes).into_owned());
-        }
-        let mut words: Option<String> = None;
-        // SAFETY: the sharding is live, and `take` gets its context.
-        unsafe {
-            ffi::rh_sharding_failure(self.raw.as_ptr(), (&raw mut words).cast(), take);
-        }
-        words
+        let raw = self.raw.as_ptr();
+        // SAFETY: the sharding is live, and the call gets the context of its function.
+        text(|context, consume| unsafe { ffi::rh_sharding_failure(raw, context, consume) })
     }
 }
 

@@ -134,21 +134,17 @@ pub fn evaluate<G: Group>(
     let num_samples = source.num_samples();
     let order = Permutation::in_order(num_samples);
     let parameters = task.parameters();
-    // The processes that have parts of one layer compute the same samples.
-    let num_alike = parameters.num_parts();
     let pieces_of = |rank| {
-        let part = shard(
-            &(0..num_samples),
-            rank / num_alike,
-            world.size() / num_alike,
-        );
+        let (share, num_shares) = parameters.share_of(rank, world.size());
+        let part = shard(&(0..num_samples), share, num_shares);
         let mut pieces = micro_batches(&part, Some(piece_size));
         pieces.retain(|piece| !piece.is_empty());
         pieces
     };
     let own = pieces_of(world.rank());
-    // If weights are sharded, ranks with fewer passes compute a sample that does not count.
-    let num_passes = if parameters.gathers() {
+    // If a pass needs all processes of the replica, ranks with fewer passes compute a sample that
+    // does not count.
+    let num_passes = if parameters.needs_replica() {
         let numbers = (0..world.size()).map(|rank| pieces_of(rank).len());
         numbers.max().unwrap_or_default()
     } else {
@@ -177,7 +173,10 @@ pub fn evaluate<G: Group>(
         }
         let sums = loss(task, &batch, precision, Mode::Evaluate);
         let sums = sums.map_err(|failure| within_replica(parameters, failure))?;
-        if is_own && parameters.part() == 0 {
+        if let Some(pipeline) = parameters.pipeline() {
+            pipeline.flush()?;
+        }
+        if is_own && parameters.counts_losses() {
             counts.add(&sums)?;
         }
     }

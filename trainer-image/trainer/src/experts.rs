@@ -28,11 +28,11 @@ impl<E: Send + Sync + 'static> Experts<E> {
     /// `build` returns an error.
     pub fn build(
         parameters: &mut Parameters,
-        number: usize,
+        num_experts: usize,
         mut build: impl FnMut(&mut Parameters, usize) -> Result<E, TchError>,
     ) -> Result<Self, TchError> {
         let (mut experts, mut places) = (Vec::new(), Vec::new());
-        for expert in 0..number {
+        for expert in 0..num_experts {
             let first = parameters.tensors().len();
             experts.push(build(parameters, expert)?);
             places.push(first..parameters.tensors().len());
@@ -49,7 +49,9 @@ impl<E: Send + Sync + 'static> Experts<E> {
     /// a function of its arguments, and uses only the weights of its expert.
     ///
     /// If the processes of a worker have different experts, n may be the rows of several processes.
-    /// All uses in a pass must then have the same number of rows.
+    /// All uses in a pass must then have the same number of rows, and the loss of each process must
+    /// depend on the outputs, if only by a factor of 0: the backward passes of the others wait for
+    /// this one.
     ///
     /// # Errors
     /// `run` fails, the rows cannot be divided, or another process of the replica is lost.
@@ -57,28 +59,41 @@ impl<E: Send + Sync + 'static> Experts<E> {
     where
         R: Fn(&E, &Parameters, &Tensor) -> Result<Tensor, TchError> + Send + 'static,
     {
-        let Some((spread, unit)) = spread_of(parameters, &self.places) else {
+        let (rows, number) = (x.size().first().copied(), self.experts.len());
+        let is_divided = usize::try_from(rows.unwrap_or_default())
+            .is_ok_and(|rows| number > 0 && rows.is_multiple_of(number));
+        if !is_divided {
+            let size = x.size();
+            let words = format!(
+                "an input of {size:?} for {number} experts: pass equally many rows for each"
+            );
+            return Err(TchError::Shape(words));
+        }
+        let Some((expert_parallel, unit)) = expert_parallel_of(parameters, &self.places) else {
             return run_all(&self.experts, parameters, x, &run);
         };
-        let (experts, own) = (Arc::clone(&self.experts), spread.own(self.experts.len()));
+        let (experts, own) = (
+            Arc::clone(&self.experts),
+            expert_parallel.own(self.experts.len()),
+        );
         let places: Vec<usize> = self.places[own.clone()].iter().cloned().flatten().collect();
         let count = i64::try_from(own.len()).unwrap_or(i64::MAX);
         let run = move |x: &Tensor, weights: Vec<Tensor>| {
             let window = Parameters::window(places.clone(), weights);
             run_all(&experts[own.clone()], &window, x, &run)
         };
-        let outputs = spread.handle.apply(unit, count, x, run);
+        let outputs = expert_parallel.handle.apply(unit, count, x, run);
         outputs.map_err(|error| TchError::Torch(error.message))
     }
 }
 
 /// Where the experts with these places are, and their unit; `None`: this process has all of them.
-fn spread_of<'a>(
+fn expert_parallel_of<'a>(
     parameters: &'a Parameters,
     places: &[Range<usize>],
-) -> Option<(&'a Spread, usize)> {
-    let spread = parameters.division().experts.as_ref()?;
-    Some((spread, spread.unit(places)?))
+) -> Option<(&'a ExpertParallel, usize)> {
+    let expert_parallel = parameters.division().expert_parallel.as_ref()?;
+    Some((expert_parallel, expert_parallel.unit(places)?))
 }
 
 /// The outputs of these experts for equal numbers of rows.
@@ -98,7 +113,7 @@ fn run_all<E>(
 
 /// Where the experts of a model are, if the processes of a replica have different ones.
 #[derive(Debug)]
-pub(crate) struct Spread {
+pub(crate) struct ExpertParallel {
     handle: roundhouse_c10d::Experts,
     /// The unit of the experts whose first weight is at a place.
     units: HashMap<usize, usize>,
@@ -106,7 +121,7 @@ pub(crate) struct Spread {
     process: (usize, usize),
 }
 
-impl Spread {
+impl ExpertParallel {
     /// For the process with this index of a number of processes.
     pub(crate) fn new(handle: roundhouse_c10d::Experts, process: (usize, usize)) -> Self {
         Self {
@@ -158,5 +173,8 @@ mod tests {
         let sums = y.sum_dim_intlist(1, false, Kind::Float);
         let sums = Vec::<f32>::try_from(sums).unwrap();
         assert_eq!(sums, [2.0, 2.0, 4.0, 4.0, 6.0, 6.0]);
+        let other = experts.apply(&parameters, &x.narrow(0, 0, 4), run);
+        let error = other.unwrap_err().to_string();
+        assert!(error.contains("equally many rows"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! The forward and backward passes of one step: samples from the source, the loss from the task,
 //! and gradients synchronized over the ranks.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use roundhouse_c10d::{Autocast, ReducerOptions, take_sum_wait};
@@ -121,20 +122,32 @@ pub fn gradients(
     faults::point(Point::Forward, rank, batch.step);
     let passes = sync.passes(&batch.places);
     source.expect(&coming(sync, (batch, order), *next));
-    let run = || -> Result<(), Failure> {
-        for pass in passes {
-            let samples =
-                sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
-            let sum = sections.time(Section::Forward, || {
-                sync.before_forward().map_err(explained)?;
-                let sum = device_works(rank, batch).and_then(|()| {
-                    let mode = mode(*seed, batch, &pass);
-                    loss(&**task, &samples, *precision, mode)
-                });
-                sum.map_err(|failure| cause_in_pass(world, failure))
-            })?;
-            sections.waited(Section::Forward, take_sum_wait());
-            let sum = spoilt(sum, batch, &pass)?;
+    // Passes whose backward pass comes later.
+    let (mut ahead, mut begun) = (sync.passes_ahead(), VecDeque::new());
+    let mut passes = passes.into_iter();
+    let mut run = || -> Result<(), Failure> {
+        loop {
+            if let Some(pass) = passes.next() {
+                let samples =
+                    sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
+                let sum = sections.time(Section::Forward, || {
+                    sync.before_forward().map_err(explained)?;
+                    let sum = device_works(rank, batch).and_then(|()| {
+                        let mode = mode(*seed, batch, &pass);
+                        loss(&**task, &samples, *precision, mode)
+                    });
+                    sum.map_err(|failure| cause_in_pass(world, failure))
+                })?;
+                sections.waited(Section::Forward, take_sum_wait());
+                begun.push_back((spoilt(sum, batch, &pass)?, pass));
+                if ahead > 0 {
+                    ahead -= 1;
+                    continue;
+                }
+            }
+            let Some((sum, pass)) = begun.pop_front() else {
+                return Ok(());
+            };
             if pass.is_last {
                 faults::point(Point::Backward, rank, batch.step);
             }
@@ -158,7 +171,6 @@ pub fn gradients(
             sections.waited(Section::Backward, take_sum_wait());
             tracer.pass_ends();
         }
-        Ok(())
     };
     run().map_err(|failure| within_replica(task.parameters(), failure))?;
     faults::point(Point::Sum, rank, batch.step);

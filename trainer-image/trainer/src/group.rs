@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use roundhouse_c10d::{Error, ProcessGroup, ReduceOp};
+use roundhouse_c10d::{Error, ErrorKind, ProcessGroup, ReduceOp};
 use roundhouse_member::failure::Failure;
 use roundhouse_member::group::{Abort, Group, Meanwhile};
 use tch::{Device, TchError, Tensor};
@@ -81,10 +81,16 @@ impl C10dGroup {
         sum.map_err(|error| self.failed_in_pass(error))
     }
 
-    /// Keeps the error of a sum within a pass, and returns it as one of libtorch.
+    /// Keeps the error of a sum within a pass, unless this process is its cause, and returns it as
+    /// one of libtorch.
     pub(crate) fn failed_in_pass(&self, error: Error) -> TchError {
         let words = error.to_string();
-        let _ = self.failed_sum.set(error);
+        match error.kind {
+            ErrorKind::OutOfMemory | ErrorKind::Device => {}
+            ErrorKind::ConnectionLost | ErrorKind::Timeout | ErrorKind::Other => {
+                let _ = self.failed_sum.set(error);
+            }
+        }
         TchError::Torch(words)
     }
 

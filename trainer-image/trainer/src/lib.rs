@@ -36,6 +36,7 @@ pub mod models;
 pub mod optimizers;
 pub mod parameters;
 pub mod peak;
+mod pipeline;
 pub mod process;
 pub mod random;
 pub mod ranks;

@@ -18,6 +18,7 @@ pub mod lamb;
 pub mod lars;
 pub mod sgd;
 mod sharded;
+mod stage;
 pub mod zero1;
 
 pub use adamw::AdamW;
@@ -25,6 +26,7 @@ pub use lamb::Lamb;
 pub use lars::Lars;
 pub use sgd::Sgd;
 pub(crate) use sharded::ShardedUpdate;
+pub(crate) use stage::StageUpdate;
 pub use zero1::Zero1;
 
 /// Builds the optimizer of a configuration for parameters with their initial values. With `ema` it

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use roundhouse_c10d::format::{self, MemoryFormat};
 use tch::{Device, Kind, TchError, Tensor};
 
+use crate::pipeline::Layer;
 use crate::shards::Shards;
 use crate::tensor_parallel::Cut;
 
@@ -50,6 +51,8 @@ pub struct Parameters {
     experts: Vec<Vec<Range<usize>>>,
     /// How the processes of a replica divide each tensor with tensor parallelism.
     cuts: Vec<Option<Cut>>,
+    /// The layer of each tensor in a pipeline.
+    layers: Vec<Option<Layer>>,
     /// What this process has of layers.
     division: Division,
     /// The weights that are sharded over the processes of a replica.
@@ -94,6 +97,7 @@ impl Parameters {
         self.roles.push(role);
         self.tensors.push(tensor);
         self.cuts.push(None);
+        self.layers.push(None);
         Ok(self.tensors.len() - 1)
     }
 
@@ -153,7 +157,7 @@ impl Parameters {
 
     /// Puts sharded weights in place of whole ones.
     pub(crate) fn set_shards(&mut self, shards: Shards) {
-        self.division.experts = shards.spread().cloned();
+        self.division.expert_parallel = shards.expert_parallel().cloned();
         self.shards = Some(Rc::new(shards));
     }
 
@@ -163,6 +167,7 @@ impl Parameters {
         self.roles.push(role);
         self.tensors.push(tensor.shallow_clone());
         self.cuts.push(None);
+        self.layers.push(None);
     }
 
     /// Discards all gradients, also those of passes that have failed.

@@ -31,6 +31,8 @@ const TIME_TO_COME: Duration = Duration::from_mins(30);
 pub struct Replica {
     links: Links,
     group: Arc<C10dGroup>,
+    /// With a pipeline: the same processes once more.
+    second: Option<Arc<C10dGroup>>,
     /// A number for the life of the replica.
     life: u32,
     /// The generation of the last turn, and its number: see [`Links::sum`].
@@ -39,6 +41,7 @@ pub struct Replica {
 
 impl Replica {
     /// Connects the processes of this worker; `None` if each of them has a copy of the state.
+    /// `needs_second`: in two groups, for two directions.
     ///
     /// # Errors
     /// A process does not come within 30 minutes, or this one is asked to leave before.
@@ -46,6 +49,7 @@ impl Replica {
         launch: &Launch,
         device: Device,
         leave: &LeaveRequest,
+        needs_second: bool,
     ) -> Result<Option<Self>, Failure> {
         let Some(file) = &launch.replica_file else {
             return Ok(None);
@@ -76,10 +80,21 @@ impl Replica {
             address: address.into(),
             own_store_port: (shard == 0).then(|| store.port()),
         };
+        let second = Ranks {
+            generation: 1,
+            ..ranks
+        };
+        let second = if needs_second {
+            let store = store.part("second")?;
+            Some(Arc::new(network.connect(store, &second)?))
+        } else {
+            None
+        };
         let group = Arc::new(network.connect(store, &ranks)?);
         Ok(Some(Self {
             links,
             group,
+            second,
             life: life(&host(), file),
             last_turn: (0, 0),
         }))
@@ -91,9 +106,16 @@ impl Replica {
         Arc::clone(&self.group)
     }
 
+    /// The second group of the same processes.
+    pub(crate) fn second_group(&self) -> Option<Arc<C10dGroup>> {
+        self.second.clone()
+    }
+
     /// Sets how long later collectives of the replica wait for its processes.
     pub fn set_timeout(&self, timeout: Duration) {
-        self.group.set_timeout(timeout);
+        for group in std::iter::once(&self.group).chain(&self.second) {
+            group.set_timeout(timeout);
+        }
     }
 
     /// The place of this process in its replica.
@@ -126,7 +148,8 @@ impl Replica {
         own: [f64; NUM_NUMBERS],
         timeout: Duration,
     ) -> Result<[f64; NUM_NUMBERS], Failure> {
-        if self.group.has_failed() {
+        let mut groups = std::iter::once(&self.group).chain(&self.second);
+        if groups.any(|group| group.has_failed()) {
             return Err(lost(
                 &"a collective of the processes of this worker has failed",
             ));

@@ -52,14 +52,14 @@ impl<B: Send + Sync + 'static> Segment<B> {
     }
 
     /// Returns the output of `run` for the input `x`, and its other results, such as statistics.
+    /// `run` must be a function of its arguments: it uses no other tensor that needs a gradient.
     ///
     /// With `recomputes` (activation checkpointing, Chen et al. 2016) only `x` is kept. The
     /// backward pass calls `run` again, under the same autocast, and uses only the gradients of
-    /// that second call. So `run` must be a function of its arguments: it uses no other tensor that
-    /// needs a gradient, draws random numbers as [`Mode::Train`](crate::Mode::Train) requires, and
-    /// changes no argument in place. Its parameters have only the block's places, and neither names
-    /// nor roles. If kernels are deterministic, losses and gradients are bit for bit equal to those
-    /// without recomputation.
+    /// that second call. So `run` draws random numbers as [`Mode::Train`](crate::Mode::Train)
+    /// requires, and changes no argument in place. Its parameters have only the block's places, and
+    /// neither names nor roles. If kernels are deterministic, losses and gradients are bit for bit
+    /// equal to those without recomputation.
     ///
     /// If the weights are sharded, `run` gets the whole weights, and their memory is freed after
     /// it. So neither the block nor the other results may keep a handle of a weight.
@@ -89,7 +89,8 @@ impl<B: Send + Sync + 'static> Segment<B> {
                 .collect::<Vec<_>>()
         };
         // A node that computes again would not run experts that lead to none of its inputs.
-        if unit.is_none() && (!recomputes || division.experts.is_some()) {
+        let has_experts = places.len() < self.places.len();
+        if unit.is_none() && (!recomputes || has_experts) {
             let own = own(&places);
             let window = Parameters::window(places, own).with_division(division);
             return run(&self.block, &window, x);

@@ -16,18 +16,18 @@ use roundhouse_c10d::Sharding;
 use roundhouse_elastic::state::layout::Sharing;
 use tch::{Device, TchError, Tensor};
 
-use crate::experts::Spread;
+use crate::experts::ExpertParallel;
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 use crate::sync::{Exchange, SyncError};
 use crate::update::Piece;
 
 mod cut;
-mod spread;
+mod experts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cut::How;
+pub(crate) use cut::{ShardOptions, absent};
 
 /// The weights of a segment, or of the experts of a layer.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) struct Shards {
     /// The unit of each place.
     of_places: HashMap<usize, usize>,
     /// Where the experts are, if the processes have different ones.
-    spread: Option<Arc<Spread>>,
+    expert_parallel: Option<Arc<ExpertParallel>>,
     /// Number of units of experts, which come first.
     num_layers_of_experts: usize,
 }
@@ -72,8 +72,8 @@ impl Shards {
     }
 
     /// Where the experts are; `None`: they are in the segments of their layers.
-    pub(crate) const fn spread(&self) -> Option<&Arc<Spread>> {
-        self.spread.as_ref()
+    pub(crate) const fn expert_parallel(&self) -> Option<&Arc<ExpertParallel>> {
+        self.expert_parallel.as_ref()
     }
 
     /// Those of a segment's places that are not of experts in a unit of their own.
@@ -142,7 +142,7 @@ impl Shards {
 
     /// Whether a pass needs all processes of the replica, because each has only a part of the
     /// weights.
-    pub(crate) fn gathers(&self) -> bool {
+    pub(crate) fn needs_replica(&self) -> bool {
         self.units.iter().any(|unit| unit.whole.is_none())
     }
 

@@ -51,7 +51,7 @@ impl Tensors {
         if let Some(pieces) = update.pieces() {
             return sharded::of(parameters, update, pieces);
         }
-        if let Some(processes) = &parameters.division().tensors {
+        if let Some(processes) = &parameters.division().tensor_parallel {
             return sharded::of_cut(parameters, update, processes);
         }
         let weights = parameters.iter();

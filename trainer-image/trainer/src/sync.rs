@@ -19,7 +19,6 @@ use std::time::Duration;
 use roundhouse_c10d::{CommHook, PowerSgd, ReducerOptions};
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{Compression, Ddp as DdpConfig};
-use roundhouse_elastic::state::layout::Sharing;
 use roundhouse_member::World;
 use roundhouse_member::world::RankVote;
 use tch::{TchError, Tensor};
@@ -31,13 +30,13 @@ use crate::replica;
 
 mod alone;
 mod bucket_integers;
-mod columns;
+mod data_parallel;
 mod ddp;
 mod hybrid;
 mod slices;
 
 pub use alone::Alone;
-pub(crate) use columns::Columns;
+pub(crate) use data_parallel::DataParallel;
 pub use ddp::{Ddp, DdpOptions};
 pub(crate) use hybrid::Hybrid;
 pub use slices::{Exchange, Slices};
@@ -159,17 +158,21 @@ pub fn build(
         );
         return Ok(Box::new(hybrid));
     }
-    if let Some(Sharing { num_shards, .. }) = parameters.sharing() {
-        let place = (world.rank() / num_shards, world.size() / num_shards);
+    if parameters.sharing().is_some() {
+        let place = parameters.share_of(world.rank(), world.size());
         let column = world.group().and_then(C10dGroup::column);
-        return Ok(match config.slices {
-            Some(num_slices) => {
-                let exchange = column
-                    .map(|column| -> (u32, u32, Arc<dyn Exchange>) { (place.0, place.1, column) });
-                Box::new(Slices::new(num_slices, micro_batch_size, exchange, commit))
-            }
-            None => Box::new(Columns::new(place, column, micro_batch_size, group_size)),
-        });
+        let exchange = column
+            .clone()
+            .map(|column| -> (u32, u32, Arc<dyn Exchange>) { (place.0, place.1, column) });
+        let slices = config
+            .slices
+            .map(|number| Slices::new(number, micro_batch_size, exchange, commit));
+        let passes = data_parallel::Passes {
+            micro_batch_size,
+            group_size,
+        };
+        let columns = DataParallel::new(place, column, passes, slices, parameters);
+        return Ok(Box::new(columns));
     }
     if let Some(num_slices) = config.slices {
         let exchange = world.shared().map(|group| {
@@ -225,6 +228,12 @@ pub trait Sync: std::fmt::Debug {
     /// The passes of this rank over a batch of these places. There is at least one, because a rank
     /// without samples also takes part in the collectives.
     fn passes(&self, batch: &Range<u64>) -> Vec<Pass>;
+
+    /// Number of forward passes that this rank computes before the backward pass of the first one.
+    /// Backward passes come in the order of the passes.
+    fn passes_ahead(&self) -> usize {
+        0
+    }
 
     /// The factor of a pass' loss before its backward pass. It makes the gradients those of the
     /// mean over all samples of the batch.

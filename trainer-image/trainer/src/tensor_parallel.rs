@@ -5,7 +5,8 @@
 //! inputs are cut, computes a part of a sum in each process. So a pair of layers needs two sums
 //! over the processes: of the second layer's outputs in the forward pass, and of the gradient of
 //! the first layer's input in the backward pass. Weights that are not cut are equal in all
-//! processes, and so are their gradients.
+//! processes, and so are their gradients. PyTorch calls the two layers column-wise and row-wise
+//! parallel, and Megatron-LM the two operations f and g.
 
 use std::sync::Arc;
 
@@ -117,7 +118,10 @@ impl TensorParallel {
             let own = tensor.f_detach()?;
             let value = match part {
                 None => own,
-                Some(part) => self.whole_of(part, &own)?,
+                Some(part) => match self.whole_of(part, &own, keeps)? {
+                    Some(value) => value,
+                    None => continue,
+                },
             };
             if keeps {
                 let value = value.f_to_device(Device::Cpu)?;
@@ -127,7 +131,12 @@ impl TensorParallel {
         Ok(all)
     }
 
-    fn whole_of(&self, part: &Part, own: &Tensor) -> Result<Tensor, SyncError> {
+    fn whole_of(
+        &self,
+        part: &Part,
+        own: &Tensor,
+        keeps: bool,
+    ) -> Result<Option<Tensor>, SyncError> {
         let number = self.sharing.num_shards;
         let parts: Vec<Part> = (0..number)
             .map(|process| part.of_process((process.into(), number.into())))
@@ -142,10 +151,13 @@ impl TensorParallel {
         }
         let sent = self.group.process_group().broadcast_each(&mut values);
         sent.map_err(SyncError::Replica)?;
+        if !keeps {
+            return Ok(None);
+        }
         let whole = Tensor::f_empty(part.whole_shape(), (Kind::Float, own.device()))?;
         for (part, value) in parts.iter().zip(&values) {
             part.copy_to(&whole, value)?;
         }
-        Ok(whole)
+        Ok(Some(whole))
     }
 }

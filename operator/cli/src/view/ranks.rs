@@ -20,7 +20,8 @@ pub(crate) struct Rank {
     /// Index of the worker.
     pub(crate) worker: u32,
     pub(crate) local_rank: u32,
-    /// The shard of the state that this process holds, such as `1/2`, if the worker is sharded.
+    /// What this process has of the state if the worker is sharded: the shard `1/2`, the part of
+    /// each layer `tensor 1/2`, or the layers of `stage 1/2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shard: Option<String>,
     /// Name of the worker's pod.
@@ -103,20 +104,40 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         rank: number,
         worker: worker.index,
         local_rank,
-        shard: facts
-            .is_sharded()
-            .then(|| format!("{}/{}", local_rank + 1, facts.procs())),
+        shard: facts.is_sharded().then(|| shard(facts, local_rank)),
         pod: worker.pod.clone(),
         node: worker.node.clone(),
         state,
         step: number.and_then(|number| step(report?, number)),
         lag: None,
-        samples_per_second: speed
-            .and_then(|it| Some(known_speed(it.samples_per_second)? / f64::from(it.world_size))),
+        samples_per_second: speed.and_then(|it| {
+            // Processes that divide layers compute the same samples.
+            let num_alike = if facts.parallel().divides_layers() {
+                facts.procs()
+            } else {
+                1
+            };
+            let of_all = known_speed(it.samples_per_second)? * f64::from(num_alike);
+            Some(of_all / f64::from(it.world_size))
+        }),
         slower: straggler.map(|it| it.factor),
         restarts: worker.restarts + restarts.map_or(0, |it| it.total),
         last_exit: last_exit(worker, local_rank, restarts),
     }
+}
+
+/// What a process of a sharded worker has of the state: a shard, a part of each layer, or the
+/// layers of a stage.
+fn shard(facts: &Facts, local_rank: u32) -> String {
+    let parallel = facts.parallel();
+    let what = if parallel.tensor.is_some() {
+        "tensor "
+    } else if parallel.pipeline.is_some() {
+        "stage "
+    } else {
+        ""
+    };
+    format!("{what}{}/{}", local_rank + 1, facts.procs())
 }
 
 fn step(report: &AgentReport, rank: u32) -> Option<u64> {

@@ -43,16 +43,23 @@ fn training_job_shows_step_and_lag_of_each_rank() {
 
 #[test]
 fn ranks_of_a_sharded_worker_show_their_shards() {
-    let sharded = job()
-        .trains(2)
-        .with("spec/workers/procsPerWorker", json!(2))
-        .with("status/membership/worldSize", json!(4))
-        .with("spec/trainer/parallel", json!({"shard": "Zero3"}));
-    let view = JobView::of(&sharded.facts());
+    let sharded = |parallel| {
+        let job = job()
+            .trains(2)
+            .with("spec/workers/procsPerWorker", json!(2))
+            .with("status/membership/worldSize", json!(4))
+            .with("spec/trainer/parallel", parallel);
+        JobView::of(&job.facts())
+    };
+    let view = sharded(json!({"shard": "Zero3"}));
     let shards: Vec<_> = view.ranks.iter().map(|it| it.shard.as_deref()).collect();
     assert_eq!(shards, [Some("1/2"), Some("2/2"), Some("1/2"), Some("2/2")]);
     let text = shown(&view);
     assert!(text.contains("RANK  SHARD  POD"), "{text}");
+    for (parallel, what) in [("tensor", "tensor 2/2"), ("pipeline", "stage 2/2")] {
+        let view = sharded(json!({parallel: 2}));
+        assert_eq!(view.ranks[1].shard.as_deref(), Some(what));
+    }
     let whole = shown(&JobView::of(&job().trains(2).facts()));
     assert!(whole.contains("RANK  POD"), "{whole}");
 }

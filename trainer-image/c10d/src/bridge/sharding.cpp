@@ -207,8 +207,8 @@ int rh_sharding_gradients(RhSharding* sharding, size_t index, at::Tensor** out) 
 
 // Calls `consume` with the first error of a collective, or not at all.
 void rh_sharding_failure(const RhSharding* sharding, void* context, void (*consume)(void*, const uint8_t*, size_t)) {
-  const RhUnitsInUse units(sharding);
-  const auto& words = units->failure;
+  std::string words;
+  rh_guard([&] { words = RhUnitsInUse(sharding)->failure; });
   if (!words.empty()) consume(context, reinterpret_cast<const uint8_t*>(words.data()), words.size());
 }
 }

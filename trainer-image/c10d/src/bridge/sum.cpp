@@ -1,5 +1,5 @@
-// A sum over the ranks of a group as an autograd operation, for statistics over a batch that the
-// ranks share.
+// Sums over the ranks of a group as autograd operations: of statistics over a batch that the ranks
+// share, and around layers of which the ranks have parts.
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -46,7 +46,7 @@ class SumBackward : public torch::autograd::Node {
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
-class Identity : public torch::autograd::Node {
+class SumOfPartsBackward : public torch::autograd::Node {
  public:
   variable_list apply(variable_list&& gradients) override {
     return std::move(gradients);
@@ -95,7 +95,7 @@ int rh_group_sum_values(const RhGroup* group, const at::Tensor* own, at::Tensor*
   return rh_guard([&] {
     auto total = own->detach().clone(at::MemoryFormat::Contiguous);
     sum(group->group, total);
-    connect(total, *own, std::make_shared<Identity>());
+    connect(total, *own, std::make_shared<SumOfPartsBackward>());
     *out = new at::Tensor(std::move(total));
   });
 }

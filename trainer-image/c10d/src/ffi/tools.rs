@@ -61,6 +61,11 @@ pub(crate) struct RhMemory {
 }
 
 #[repr(C)]
+pub(crate) struct RhPipe {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
 pub(crate) struct RhSharding {
     _opaque: [u8; 0],
 }
@@ -152,6 +157,30 @@ unsafe extern "C" {
         segment: *const RhSegment,
         out: *mut *mut C_tensor,
     ) -> c_int;
+    pub(crate) fn rh_pipe_new(
+        down: *const RhGroup,
+        up: *const RhGroup,
+        out: *mut *mut RhPipe,
+    ) -> c_int;
+    pub(crate) fn rh_pipe_free(pipe: *mut RhPipe);
+    pub(crate) fn rh_pipe_receive(
+        pipe: *const RhPipe,
+        shape: *const i64,
+        dims: usize,
+        beside: *const C_tensor,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_pipe_send(
+        pipe: *const RhPipe,
+        x: *const C_tensor,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_pipe_flush(pipe: *const RhPipe) -> c_int;
+    pub(crate) fn rh_pipe_failure(
+        pipe: *const RhPipe,
+        context: *mut c_void,
+        consume: super::Consume,
+    );
     pub(crate) fn rh_segment_failed(words: *mut RhWords, text: *const c_char, length: usize);
 
     pub(crate) fn rh_contiguous(

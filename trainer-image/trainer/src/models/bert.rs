@@ -6,10 +6,11 @@ use tch::{Kind, TchError, Tensor};
 
 use super::layers::{LayerNorm, Linear, constant};
 use super::masking::num_masked;
-use super::transformer::{Dropout, flops_of_blocks};
+use super::transformer::{Dropout, Output, elsewhere, flops_of_blocks, through_blocks};
 use crate::batch::Batch;
 use crate::loss::{self, Scores};
 use crate::parameters::Parameters;
+use crate::pipeline::Layer;
 use crate::segment::Segment;
 use crate::task::{LossSum, Mode, Task};
 
@@ -17,7 +18,7 @@ mod embeddings;
 mod layer;
 
 use embeddings::Embeddings;
-use layer::Layer;
+use layer::Layer as BertLayer;
 
 /// Constant that layer normalization adds to the variance.
 const EPSILON: f64 = 1e-12;
@@ -39,7 +40,7 @@ impl Head {
             .transform
             .apply(p, &x_bmw.f_flatten(0, 1)?)?
             .f_gelu("none")?;
-        let x_nw = p.for_parts(&self.norm.apply(p, &x_nw)?)?;
+        let x_nw = p.input_of_colwise(&self.norm.apply(p, &x_nw)?)?;
         x_nw.f_linear(p.at(self.words), Some(p.at(self.bias)))
     }
 }
@@ -54,11 +55,12 @@ impl Head {
 pub struct Bert {
     parameters: Parameters,
     /// The place of the vectors of tokens.
-    words: usize,
+    embedding_place: usize,
     embeddings: Segment<Embeddings>,
-    layers: Vec<Segment<Layer>>,
+    layers: Vec<Segment<BertLayer>>,
     recomputes: bool,
     head: Segment<Head>,
+    width: i64,
     num_heads: i64,
     dropout: f64,
     label_smoothing: f64,
@@ -77,8 +79,14 @@ impl Bert {
         let p = &mut parameters;
         let embeddings = Embeddings::new(p, vocabulary, config.context().into(), width)?;
         let of_embeddings = p.tensors().len();
+        p.assign_one(embeddings.words(), Layer::Ends);
+        p.assign(Layer::First);
         let layers = (0..num_layers)
-            .map(|layer| Segment::build(p, |p| Layer::new(p, layer, width)))
+            .map(|number| {
+                let layer = Segment::build(p, |p| BertLayer::new(p, number, width));
+                p.assign_block(number);
+                layer
+            })
             .collect::<Result<_, _>>()?;
         let first = p.tensors().len();
         let name = |part: &str| format!("cls.predictions.{part}");
@@ -89,7 +97,8 @@ impl Bert {
             words: embeddings.words(),
         };
         p.cut(head.bias, 0, 1);
-        let words = head.words;
+        p.assign(Layer::Last);
+        let embedding_place = head.words;
         // The embedding is used twice, so both segments have the same weights.
         let of_head = first..p.tensors().len();
         let places = || (0..of_embeddings).chain(of_head.clone());
@@ -98,11 +107,12 @@ impl Bert {
         let of_scores = 6.0 * (width * (width + vocabulary) * num_masked(length)) as f64;
         Ok(Self {
             parameters,
-            words,
+            embedding_place,
             embeddings,
             layers,
             recomputes: false,
             head,
+            width,
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
@@ -123,30 +133,34 @@ impl Bert {
     /// # Errors
     /// A sequence is longer than the context, or a token is not below the vocabulary.
     pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
-        self.head(&self.encode(tokens_bt, mode)?)
+        match self.encode(tokens_bt, mode)? {
+            Output::Here(x_btw) => self.head(&x_btw),
+            Output::Sent(loss) => Ok(loss),
+        }
     }
 
-    fn encode(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
-        let mut dropout = Dropout::new(self.dropout, mode).in_part(self.parameters.part());
+    fn encode(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Output, TchError> {
+        let dropout = Dropout::new(self.dropout, mode).in_part(self.parameters.tensor_rank());
         let embed = move |embeddings: &Embeddings, parameters: &Parameters, tokens_bt: &Tensor| {
             let mut dropout = dropout;
-            let x_btw = embeddings.apply(parameters, tokens_bt, &mut dropout)?;
-            Ok((x_btw, dropout))
+            embeddings.apply(parameters, tokens_bt, &mut dropout)
         };
-        let mut x_btw;
-        (x_btw, dropout) = self
-            .embeddings
-            .apply(false, &self.parameters, tokens_bt, embed)?;
-        let num_heads = self.num_heads;
-        for layer in &self.layers {
-            let run = move |layer: &Layer, parameters: &Parameters, x_btw: &Tensor| {
+        let (p, num_heads) = (&self.parameters, self.num_heads);
+        let first = || self.embeddings.apply_alone(p, tokens_bt, embed);
+        let run = |layer: usize, x_btw: &Tensor| {
+            // One use before the layers, and three in each.
+            let dropout = dropout.after(1 + 3 * layer);
+            let run = move |layer: &BertLayer, parameters: &Parameters, x_btw: &Tensor| {
                 let mut dropout = dropout;
                 let y_btw = layer.apply(parameters, x_btw, num_heads, &mut dropout)?;
-                Ok((y_btw, dropout))
+                Ok((y_btw, ()))
             };
-            (x_btw, dropout) = layer.apply(self.recomputes, &self.parameters, &x_btw, run)?;
-        }
-        Ok(x_btw)
+            let layer = &self.layers[layer];
+            let (x_btw, ()) = layer.apply(self.recomputes, p, x_btw, run)?;
+            Ok(x_btw)
+        };
+        let shape = [tokens_bt.size()[0], tokens_bt.size()[1], self.width];
+        through_blocks(p, shape, self.layers.len(), tokens_bt, first, run)
     }
 
     fn head(&self, x_btw: &Tensor) -> Result<Tensor, TchError> {
@@ -179,7 +193,10 @@ impl Task for Bert {
                 counts: Vec::new(),
             });
         }
-        let x_btw = self.encode(&batch.inputs, mode)?;
+        let x_btw = match self.encode(&batch.inputs, mode)? {
+            Output::Here(x_btw) => x_btw,
+            Output::Sent(loss) => return Ok(elsewhere(loss)),
+        };
         // Compute the head for masked places only: at every place it is a third of the work.
         let (places_bm, mark) = places_of_targets(&batch.targets)?;
         let targets_bm = batch.targets.f_gather(1, &places_bm, false)?;
@@ -188,7 +205,7 @@ impl Task for Bert {
             .f_expand([-1, -1, x_btw.size()[2]], false)?;
         let scores = Scores {
             scores_nv: self.head(&x_btw.f_gather(1, &index_bmw, false)?)?,
-            vocabulary: self.parameters.vocabulary(self.words),
+            vocabulary: self.parameters.vocabulary(self.embedding_place),
         };
         let (smoothing, counts) = match mode {
             Mode::Train { .. } => (self.label_smoothing, Vec::new()),

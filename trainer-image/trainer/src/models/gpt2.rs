@@ -6,9 +6,10 @@ use tch::{Kind, TchError, Tensor};
 
 use super::init;
 use super::layers::{self, LayerNorm};
-use super::transformer::{Dropout, flops_of_blocks, loss_of_next_tokens};
+use super::transformer::{Dropout, Output, flops_of_blocks, loss_of_next_tokens, through_blocks};
 use crate::batch::Batch;
 use crate::parameters::{Parameters, Role};
+use crate::pipeline::Layer;
 use crate::segment::Segment;
 use crate::task::{LossSum, Mode, Task};
 
@@ -46,7 +47,7 @@ impl Head {
     /// The scores `[B · T, V]` for vectors `[B, T, W]`.
     fn apply(&self, parameters: &Parameters, x_btw: &Tensor) -> Result<Tensor, TchError> {
         let x_nw = self.norm.apply(parameters, x_btw)?.f_flatten(0, 1)?;
-        let x_nw = parameters.for_parts(&x_nw)?;
+        let x_nw = parameters.input_of_colwise(&x_nw)?;
         x_nw.f_linear(parameters.at(self.embedding.tokens), None::<Tensor>)
     }
 }
@@ -57,11 +58,12 @@ impl Head {
 pub struct Gpt2 {
     parameters: Parameters,
     /// The place of the vectors of tokens.
-    tokens: usize,
+    embedding_place: usize,
     embedding: Segment<Embedding>,
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
     head: Segment<Head>,
+    width: i64,
     num_heads: i64,
     dropout: f64,
     label_smoothing: f64,
@@ -87,17 +89,24 @@ impl Gpt2 {
             places: embedding("wpe", config.context().into())?,
         };
         parameters.cut(embedding.tokens, 0, 1);
+        parameters.assign_one(embedding.tokens, Layer::Ends);
+        parameters.assign(Layer::First);
         let blocks = (0..num_layers)
-            .map(|layer| Segment::build(&mut parameters, |p| Block::new(p, layer, config)))
+            .map(|layer| {
+                let block = Segment::build(&mut parameters, |p| Block::new(p, layer, config));
+                parameters.assign_block(layer);
+                block
+            })
             .collect::<Result<_, _>>()?;
         let first = parameters.tensors().len();
         let norm = LayerNorm::new(&mut parameters, "transformer.ln_f", width, EPSILON)?;
+        parameters.assign(Layer::Last);
         // The embedding is used twice, so both segments have the same weights.
         let places: Vec<usize> = [embedding.tokens, embedding.places]
             .into_iter()
             .chain(first..parameters.tensors().len())
             .collect();
-        let (tokens, head) = (embedding.tokens, Head { norm, embedding });
+        let (embedding_place, head) = (embedding.tokens, Head { norm, embedding });
         let embedding = Segment::new(&mut parameters, embedding, places.clone());
         let head = Segment::new(&mut parameters, head, places);
         // The scores are a product with the tied embedding; the embedding lookup counts as free.
@@ -107,11 +116,12 @@ impl Gpt2 {
         let routers = 6.0 * (num_router_outputs * width) as f64 * length as f64;
         Ok(Self {
             parameters,
-            tokens,
+            embedding_place,
             embedding,
             blocks,
             recomputes: false,
             head,
+            width,
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
@@ -134,7 +144,10 @@ impl Gpt2 {
     /// # Errors
     /// A sequence is longer than the context, or a token is not below the vocabulary.
     pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
-        Ok(self.scores_and_balance(tokens_bt, mode)?.0)
+        match self.scores_and_balance(tokens_bt, mode)?.0 {
+            Output::Here(scores_nv) => Ok(scores_nv),
+            Output::Sent(loss) => Ok(loss),
+        }
     }
 
     /// The scores `[B · T, V]`, and the loss that balances the experts, summed over sequences and
@@ -143,37 +156,48 @@ impl Gpt2 {
         &self,
         tokens_bt: &Tensor,
         mode: Mode,
-    ) -> Result<(Tensor, Option<Tensor>), TchError> {
+    ) -> Result<(Output, Option<Tensor>), TchError> {
         let mut balance: Option<Tensor> = None;
-        let mut dropout = Dropout::new(self.dropout, mode).in_part(self.parameters.part());
-        let length = tokens_bt.size()[1];
-        let x_btw = self
-            .embedding
-            .apply_alone(&self.parameters, tokens_bt, Embedding::apply)?;
-        let mut x_btw = dropout.apply(x_btw)?;
+        let dropout = Dropout::new(self.dropout, mode).in_part(self.parameters.tensor_rank());
+        let (batch_size, length) = (tokens_bt.size()[0], tokens_bt.size()[1]);
         let num_heads = self.num_heads;
-        for block in &self.blocks {
+        let first = || {
+            let x_btw =
+                self.embedding
+                    .apply_alone(&self.parameters, tokens_bt, Embedding::apply)?;
+            let mut dropout = dropout;
+            dropout.apply(x_btw)
+        };
+        let run = |block: usize, x_btw: &Tensor| {
+            // One use before the blocks, and three in each.
+            let dropout = dropout.after(1 + 3 * block);
             let run = move |block: &Block, parameters: &Parameters, x_btw: &Tensor| {
                 let mut dropout = dropout;
                 let y_btw = block.apply(parameters, x_btw, num_heads, &mut dropout)?;
-                Ok((y_btw, dropout))
+                Ok((y_btw, ()))
             };
-            (x_btw, dropout) = block.apply(self.recomputes, &self.parameters, &x_btw, run)?;
+            let block = &self.blocks[block];
+            let (x_btw, ()) = block.apply(self.recomputes, &self.parameters, x_btw, run)?;
             // A block with experts adds a row.
             if x_btw.size()[1] > length {
                 let loss = x_btw.f_select(1, length)?.f_select(1, 0)?;
                 let loss = loss.f_sum(Kind::Float)?;
-                balance = Some(match balance {
+                balance = Some(match balance.take() {
                     Some(sum) => sum.f_add(&loss)?,
                     None => loss,
                 });
-                x_btw = x_btw.f_narrow(1, 0, length)?;
+                return x_btw.f_narrow(1, 0, length);
             }
-        }
-        let scores_nv = self
-            .head
-            .apply_alone(&self.parameters, &x_btw, Head::apply)?;
-        Ok((scores_nv, balance))
+            Ok(x_btw)
+        };
+        let shape = [batch_size, length, self.width];
+        let p = &self.parameters;
+        let output = through_blocks(p, shape, self.blocks.len(), tokens_bt, first, run)?;
+        let output = match output {
+            Output::Here(x_btw) => Output::Here(self.head.apply_alone(p, &x_btw, Head::apply)?),
+            Output::Sent(loss) => Output::Sent(loss),
+        };
+        Ok((output, balance))
     }
 }
 
@@ -186,7 +210,7 @@ impl Task for Gpt2 {
             Ok(scores_nv)
         };
         let smoothing = self.label_smoothing;
-        let vocabulary = self.parameters.vocabulary(self.tokens);
+        let vocabulary = self.parameters.vocabulary(self.embedding_place);
         let sum =
             loss_of_next_tokens(&self.parameters, vocabulary, batch, mode, smoothing, scores)?;
         let balance = balance.filter(|_| matches!(mode, Mode::Train { .. }));

@@ -69,15 +69,15 @@ impl Linear {
     }
 
     /// With tensor parallelism each process has some of the outputs.
-    pub(super) fn cut_outputs(self, parameters: &mut Parameters) -> Self {
+    pub(super) fn colwise(self, parameters: &mut Parameters) -> Self {
         for place in [Some(self.weight), self.bias].into_iter().flatten() {
             parameters.cut(place, 0, 1);
         }
         self
     }
 
-    /// With tensor parallelism each process has some of the inputs: see [`Self::apply_summed`].
-    pub(super) fn cut_inputs(self, parameters: &mut Parameters) -> Self {
+    /// With tensor parallelism each process has some of the inputs: see [`Self::apply_rowwise`].
+    pub(super) fn rowwise(self, parameters: &mut Parameters) -> Self {
         parameters.cut(self.weight, 1, 1);
         self
     }
@@ -88,20 +88,16 @@ impl Linear {
     }
 
     /// The outputs for all inputs, of which each process has some.
-    pub(super) fn apply_summed(
+    pub(super) fn apply_rowwise(
         &self,
         parameters: &Parameters,
         x: &Tensor,
     ) -> Result<Tensor, TchError> {
-        let Some(processes) = &parameters.division().tensors else {
+        if parameters.division().tensor_parallel.is_none() {
             return self.apply(parameters, x);
-        };
-        let part = x.f_linear(parameters.at(self.weight), None::<Tensor>)?;
-        let sum = processes.sum_values(&part)?;
-        match self.bias {
-            Some(place) => sum.f_add(parameters.at(place)),
-            None => Ok(sum),
         }
+        let part = x.f_linear(parameters.at(self.weight), None::<Tensor>)?;
+        parameters.output_of_rowwise(&part, self.bias)
     }
 }
 

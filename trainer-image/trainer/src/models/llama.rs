@@ -5,9 +5,10 @@ use tch::{TchError, Tensor};
 
 use super::init;
 use super::layers::{self, Linear, RmsNorm};
-use super::transformer::{Dropout, flops_of_blocks, loss_of_next_tokens};
+use super::transformer::{Dropout, Output, flops_of_blocks, loss_of_next_tokens, through_blocks};
 use crate::batch::Batch;
 use crate::parameters::{Parameters, Role};
+use crate::pipeline::Layer;
 use crate::segment::Segment;
 use crate::task::{LossSum, Mode, Task};
 
@@ -31,7 +32,7 @@ impl Head {
     /// The scores `[B · T, V]` for vectors `[B, T, W]`.
     fn apply(&self, parameters: &Parameters, x_btw: &Tensor) -> Result<Tensor, TchError> {
         let x_nw = self.norm.apply(parameters, x_btw)?.f_flatten(0, 1)?;
-        let x_nw = parameters.for_parts(&x_nw)?;
+        let x_nw = parameters.input_of_colwise(&x_nw)?;
         match &self.linear {
             Some(linear) => linear.apply(parameters, &x_nw),
             None => x_nw.f_linear(parameters.at(self.embedding), None::<Tensor>),
@@ -45,11 +46,12 @@ impl Head {
 pub struct Llama {
     parameters: Parameters,
     /// The place of the vectors of tokens.
-    tokens: usize,
+    embedding_place: usize,
     embedding: Segment<usize>,
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
     head: Segment<Head>,
+    width: i64,
     head_size: i64,
     rope_theta: f64,
     dropout: f64,
@@ -71,16 +73,25 @@ impl Llama {
         let embedding = init::normal(&[vocabulary, width], 0.02)?;
         let embedding = p.push("model.embed_tokens.weight", Role::Weight, &embedding)?;
         p.cut(embedding, 0, 1);
-        let tokens = embedding;
+        p.assign(if config.tie_embeddings() {
+            Layer::Ends
+        } else {
+            Layer::First
+        });
+        let embedding_place = embedding;
         let blocks = (0..num_layers)
-            .map(|layer| Segment::build(p, |p| Block::new(p, layer, shape)))
+            .map(|layer| {
+                let block = Segment::build(p, |p| Block::new(p, layer, shape));
+                p.assign_block(layer);
+                block
+            })
             .collect::<Result<_, _>>()?;
         let first = p.tensors().len();
         let norm = RmsNorm::new(p, "model.norm", width, epsilon)?;
         let has_linear = !config.tie_embeddings();
         let linear = has_linear.then(|| {
             let linear = Linear::without_bias(p, "lm_head", width, vocabulary)?;
-            Ok::<_, TchError>(linear.cut_outputs(p))
+            Ok::<_, TchError>(linear.colwise(p))
         });
         let head = Head {
             norm,
@@ -88,6 +99,7 @@ impl Llama {
             embedding,
         };
         let of_head = first..p.tensors().len();
+        p.assign(Layer::Last);
         let (embedding, head) = if has_linear {
             let segment = Segment::new(p, embedding, [embedding]);
             (segment, Segment::new(p, head, of_head))
@@ -101,11 +113,12 @@ impl Llama {
         let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
         let blocks_flops = flops_of_blocks(num_layers, shape.num_weights(), width, length);
         Ok(Self {
-            tokens,
+            embedding_place,
             embedding,
             blocks,
             recomputes: false,
             head,
+            width,
             head_size: shape.head_size(),
             rope_theta: config.rope_theta(),
             dropout: config.dropout(),
@@ -127,8 +140,15 @@ impl Llama {
     /// # Errors
     /// A token is not below the vocabulary.
     pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
+        match self.output(tokens_bt, mode)? {
+            Output::Here(scores_nv) => Ok(scores_nv),
+            Output::Sent(loss) => Ok(loss),
+        }
+    }
+
+    fn output(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Output, TchError> {
         let p = &self.parameters;
-        let mut dropout = Dropout::new(self.dropout, mode).in_part(p.part());
+        let dropout = Dropout::new(self.dropout, mode).in_part(p.tensor_rank());
         let rotation = Rotation::new(
             tokens_bt.size()[1],
             self.head_size,
@@ -138,25 +158,40 @@ impl Llama {
         let embed = |embedding: &usize, parameters: &Parameters, tokens_bt: &Tensor| {
             layers::embed(parameters, *embedding, tokens_bt, -1)
         };
-        let mut x_btw = self.embedding.apply_alone(p, tokens_bt, embed)?;
-        for block in &self.blocks {
-            let rotation = rotation.share();
+        let run = |block: usize, x_btw: &Tensor| {
+            // One use in each block.
+            let (rotation, dropout) = (rotation.share(), dropout.after(block));
             let run = move |block: &Block, parameters: &Parameters, x_btw: &Tensor| {
                 let mut dropout = dropout;
                 let y_btw = block.apply(parameters, x_btw, &rotation, &mut dropout)?;
-                Ok((y_btw, dropout))
+                Ok((y_btw, ()))
             };
-            (x_btw, dropout) = block.apply(self.recomputes, p, &x_btw, run)?;
-        }
-        self.head.apply_alone(p, &x_btw, Head::apply)
+            let block = &self.blocks[block];
+            let (x_btw, ()) = block.apply(self.recomputes, p, x_btw, run)?;
+            Ok(x_btw)
+        };
+        let first = || self.embedding.apply_alone(p, tokens_bt, embed);
+        let shape = [tokens_bt.size()[0], tokens_bt.size()[1], self.width];
+        let output = through_blocks(p, shape, self.blocks.len(), tokens_bt, first, run)?;
+        Ok(match output {
+            Output::Here(x_btw) => Output::Here(self.head.apply_alone(p, &x_btw, Head::apply)?),
+            Output::Sent(loss) => Output::Sent(loss),
+        })
     }
 }
 
 impl Task for Llama {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
-        let scores = || self.scores(&batch.inputs, mode);
+        let scores = || self.output(&batch.inputs, mode);
         let (p, smoothing) = (&self.parameters, self.label_smoothing);
-        loss_of_next_tokens(p, p.vocabulary(self.tokens), batch, mode, smoothing, scores)
+        loss_of_next_tokens(
+            p,
+            p.vocabulary(self.embedding_place),
+            batch,
+            mode,
+            smoothing,
+            scores,
+        )
     }
 
     /// `6 · (L · N + V · W) + 12 · L · W · T` for each of T tokens. N is the number of weights in

@@ -6,6 +6,7 @@ use tch::{Kind, TchError, Tensor};
 use crate::batch::Batch;
 use crate::loss::Scores;
 use crate::parameters::Parameters;
+use crate::pipeline::Stage;
 use crate::random::Draws;
 use crate::task::{LossSum, Mode};
 use crate::tensor_parallel::Vocabulary;
@@ -36,6 +37,15 @@ impl Dropout {
     /// numbers than those of the other processes, and all other uses draw the same.
     pub(super) fn in_part(self, part: u32) -> Self {
         Self { part, ..self }
+    }
+
+    /// Counts the uses of layers that another process computes.
+    pub(super) fn after(self, num_uses: usize) -> Self {
+        let num_uses = self.draws.map_or(0, |_| num_uses as u64);
+        Self {
+            num_uses: self.num_uses + num_uses,
+            ..self
+        }
     }
 
     /// Runs one use with the drop probability; it is 0 in an evaluation.
@@ -101,6 +111,48 @@ pub(super) fn in_heads(x_btw: &Tensor, num_heads: i64) -> Result<Tensor, TchErro
         .f_transpose(1, 2)
 }
 
+/// What a process computes of a model.
+pub(super) enum Output {
+    /// The activations of the last block.
+    Here(Tensor),
+    /// A loss of 0: another process computes the rest.
+    Sent(Tensor),
+}
+
+/// Runs this process' blocks of a pipeline, or all blocks. `shape` is that of the activations,
+/// `inputs` are the tokens, and `first` computes the input of the first block from them. `run`
+/// computes a block with this index.
+pub(super) fn through_blocks(
+    parameters: &Parameters,
+    shape: [i64; 3],
+    num_blocks: usize,
+    inputs: &Tensor,
+    first: impl FnOnce() -> Result<Tensor, TchError>,
+    mut run: impl FnMut(usize, &Tensor) -> Result<Tensor, TchError>,
+) -> Result<Output, TchError> {
+    let pipeline = parameters.pipeline();
+    let stage = pipeline.map(|it| it.stage());
+    let mut x_btw = match pipeline {
+        Some(pipeline) if !pipeline.stage().is_first() => pipeline.receive(&shape, inputs)?,
+        _ => first()?,
+    };
+    for block in stage.map_or(0..num_blocks, Stage::blocks) {
+        x_btw = run(block, &x_btw)?;
+    }
+    match pipeline {
+        Some(pipeline) if !pipeline.stage().is_last() => pipeline.send(&x_btw).map(Output::Sent),
+        _ => Ok(Output::Here(x_btw)),
+    }
+}
+
+/// The loss and counts of a process that has not computed the scores.
+pub(super) const fn elsewhere(loss: Tensor) -> LossSum {
+    LossSum {
+        loss,
+        counts: Vec::new(),
+    }
+}
+
 /// Loss and counts of a model that predicts next tokens. `scores` returns those of the batch's
 /// tokens, `[B · T, V]`.
 pub(super) fn loss_of_next_tokens(
@@ -109,7 +161,7 @@ pub(super) fn loss_of_next_tokens(
     batch: &Batch,
     mode: Mode,
     label_smoothing: f64,
-    scores: impl FnOnce() -> Result<Tensor, TchError>,
+    scores: impl FnOnce() -> Result<Output, TchError>,
 ) -> Result<LossSum, TchError> {
     if batch.num_samples == 0 {
         return Ok(LossSum {
@@ -117,8 +169,12 @@ pub(super) fn loss_of_next_tokens(
             counts: Vec::new(),
         });
     }
+    let scores_nv = match scores()? {
+        Output::Here(scores_nv) => scores_nv,
+        Output::Sent(loss) => return Ok(elsewhere(loss)),
+    };
     let scores = Scores {
-        scores_nv: scores()?,
+        scores_nv,
         vocabulary,
     };
     let (smoothing, counts) = match mode {

@@ -15,7 +15,7 @@ use crate::sync::SyncError;
 
 /// How weights are sharded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
+pub(crate) struct ShardOptions {
     /// The stage of `ZeRO`: 2 or 3.
     pub(crate) shard: Shard,
     /// Whether only the sums of the gradients of all processes are used.
@@ -36,9 +36,9 @@ impl Shards {
         device: Device,
         group: Arc<C10dGroup>,
         sharing: Sharing,
-        how: How,
+        how: ShardOptions,
     ) -> Result<(), SyncError> {
-        let How {
+        let ShardOptions {
             shard,
             sums,
             spreads_experts,
@@ -50,7 +50,7 @@ impl Shards {
             sharing,
             units: Vec::new(),
             of_places: HashMap::new(),
-            spread: None,
+            expert_parallel: None,
             num_layers_of_experts: 0,
         };
         if spreads_experts {
@@ -141,6 +141,6 @@ impl Shards {
 }
 
 /// A tensor of this shape without memory.
-pub(super) fn absent(shape: &[i64], device: Device) -> Result<Tensor, TchError> {
+pub(crate) fn absent(shape: &[i64], device: Device) -> Result<Tensor, TchError> {
     Tensor::f_full([], f64::NAN, (Kind::Float, device))?.f_expand(shape, false)
 }

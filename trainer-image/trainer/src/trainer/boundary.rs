@@ -61,14 +61,15 @@ impl Trainer<'_> {
         if let Some(configured) = self.work.config.micro_batch_size {
             return Ok(configured);
         }
-        let num_alike = self.work.task.parameters().num_parts();
-        let world_size = u64::from(self.member.world()?.size() / num_alike);
+        let world = self.member.world()?;
+        let parameters = self.work.task.parameters();
+        let (_, num_shares) = parameters.share_of(world.rank(), world.size());
         // Samples that fit into a training pass also fit into an evaluation pass.
         let batch_size = self
             .plan
             .data_schedule
             .batch_size(&self.member.local_state.position);
-        let pass = batch_size.div_ceil(world_size);
+        let pass = batch_size.div_ceil(num_shares.into());
         // Samples with few operations are small, so many of them fit.
         let flops = self.work.task.flops_per_sample();
         let least = if flops.is_some_and(|flops| flops < FEW_FLOPS) {
@@ -95,9 +96,9 @@ impl Trainer<'_> {
         let averages = self.work.update.averages();
         let generation = self.member.current_generation();
         let is_over = || self.member.must_break_off();
-        // If weights are sharded, all processes of the replica stop or none.
-        let gathers = task.parameters().gathers();
-        let replica = self.replica.as_mut().filter(|_| gathers);
+        // If a pass needs all processes of the replica, all of them stop or none.
+        let needs_replica = task.parameters().needs_replica();
+        let replica = self.replica.as_mut().filter(|_| needs_replica);
         let mut stops: Box<dyn FnMut(bool) -> Result<bool, Failure> + '_> = match replica {
             None => Box::new(Ok),
             Some(replica) => Box::new(move |own| {
@@ -182,7 +183,7 @@ impl Trainer<'_> {
         if rank >= num_shards {
             return Ok(());
         }
-        if self.work.task.parameters().gathers() {
+        if self.work.task.parameters().needs_replica() {
             self.confirm_with_replica()?;
         }
         let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());

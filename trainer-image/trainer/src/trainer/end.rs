@@ -147,8 +147,8 @@ impl Trainer<'_> {
             Commit::Host => timeouts.of_step(longest),
             Commit::Device => timeouts.of_step_launched_ahead(longest),
         });
-        // The processes that have parts of one layer compute the same samples.
-        let num_shares = world.size() / self.work.task.parameters().num_parts();
+        let parameters = self.work.task.parameters();
+        let (_, num_shares) = parameters.share_of(world.rank(), world.size());
         if let Some(new) = timeout.filter(|_| timeout != self.last_step.timeout) {
             self.set_timeout(new)?;
         }

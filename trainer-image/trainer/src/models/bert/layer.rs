@@ -26,15 +26,14 @@ impl Layer {
         let inner = 4 * width;
         let attention_norm = name("attention.output.LayerNorm");
         Ok(Self {
-            query: Linear::normal(p, &name("attention.self.query"), width, width)?.cut_outputs(p),
-            key: Linear::normal(p, &name("attention.self.key"), width, width)?.cut_outputs(p),
-            value: Linear::normal(p, &name("attention.self.value"), width, width)?.cut_outputs(p),
+            query: Linear::normal(p, &name("attention.self.query"), width, width)?.colwise(p),
+            key: Linear::normal(p, &name("attention.self.key"), width, width)?.colwise(p),
+            value: Linear::normal(p, &name("attention.self.value"), width, width)?.colwise(p),
             attention_out: Linear::normal(p, &name("attention.output.dense"), width, width)?
-                .cut_inputs(p),
+                .rowwise(p),
             attention_norm: LayerNorm::new(p, &attention_norm, width, EPSILON)?,
-            intermediate: Linear::normal(p, &name("intermediate.dense"), width, inner)?
-                .cut_outputs(p),
-            out: Linear::normal(p, &name("output.dense"), inner, width)?.cut_inputs(p),
+            intermediate: Linear::normal(p, &name("intermediate.dense"), width, inner)?.colwise(p),
+            out: Linear::normal(p, &name("output.dense"), inner, width)?.rowwise(p),
             norm: LayerNorm::new(p, &name("output.LayerNorm"), width, EPSILON)?,
         })
     }
@@ -46,19 +45,19 @@ impl Layer {
         num_heads: i64,
         dropout: &mut Dropout,
     ) -> Result<Tensor, TchError> {
-        let input_btw = p.for_parts(x_btw)?;
+        let input_btw = p.input_of_colwise(x_btw)?;
         let q_btw = self.query.apply(p, &input_btw)?;
         let k_btw = self.key.apply(p, &input_btw)?;
         let v_btw = self.value.apply(p, &input_btw)?;
-        let num_heads = num_heads / i64::from(p.num_parts());
+        let num_heads = num_heads / i64::from(p.tensor_size());
         let mixed_btw = dropout.attention([&q_btw, &k_btw, &v_btw], num_heads, false)?;
-        let out_btw = dropout.apply(self.attention_out.apply_summed(p, &mixed_btw)?)?;
+        let out_btw = dropout.apply(self.attention_out.apply_rowwise(p, &mixed_btw)?)?;
         let x_btw = self.attention_norm.apply(p, &out_btw.f_add(x_btw)?)?;
         let inner_btf = self
             .intermediate
-            .apply(p, &p.for_parts(&x_btw)?)?
+            .apply(p, &p.input_of_colwise(&x_btw)?)?
             .f_gelu("none")?;
-        let out_btw = dropout.apply(self.out.apply_summed(p, &inner_btf)?)?;
+        let out_btw = dropout.apply(self.out.apply_rowwise(p, &inner_btf)?)?;
         self.norm.apply(p, &out_btw.f_add(&x_btw)?)
     }
 }

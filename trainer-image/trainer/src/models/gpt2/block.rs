@@ -33,14 +33,14 @@ impl Conv1D {
     }
 
     /// With tensor parallelism each process has some outputs of each of `groups` equal groups.
-    fn cut_outputs(self, parameters: &mut Parameters, groups: i64) -> Self {
+    fn colwise(self, parameters: &mut Parameters, groups: i64) -> Self {
         parameters.cut(self.weight, 1, groups);
         parameters.cut(self.bias, 0, groups);
         self
     }
 
-    /// With tensor parallelism each process has some of the inputs: see [`Self::apply_summed`].
-    fn cut_inputs(self, parameters: &mut Parameters) -> Self {
+    /// With tensor parallelism each process has some of the inputs: see [`Self::apply_rowwise`].
+    fn rowwise(self, parameters: &mut Parameters) -> Self {
         parameters.cut(self.weight, 0, 1);
         self
     }
@@ -54,13 +54,12 @@ impl Conv1D {
     }
 
     /// The outputs for all inputs, of which each process has some.
-    fn apply_summed(&self, parameters: &Parameters, x_bti: &Tensor) -> Result<Tensor, TchError> {
-        let Some(processes) = &parameters.division().tensors else {
+    fn apply_rowwise(&self, parameters: &Parameters, x_bti: &Tensor) -> Result<Tensor, TchError> {
+        if parameters.division().tensor_parallel.is_none() {
             return self.apply(parameters, x_bti);
-        };
+        }
         let part = x_bti.f_matmul(parameters.at(self.weight))?;
-        let sum = processes.sum_values(&part)?;
-        sum.f_add(parameters.at(self.bias))
+        parameters.output_of_rowwise(&part, Some(self.bias))
     }
 }
 
@@ -95,9 +94,9 @@ impl Block {
         Ok(Self {
             attention_norm: LayerNorm::new(parameters, &name("ln_1"), width, EPSILON)?,
             attention: Conv1D::new(parameters, &name("attn.c_attn"), [width, 3 * width], 0.02)?
-                .cut_outputs(parameters, 3),
+                .colwise(parameters, 3),
             attention_out: Conv1D::new(parameters, &name("attn.c_proj"), [width, width], scaled)?
-                .cut_inputs(parameters),
+                .rowwise(parameters),
             mlp_norm: LayerNorm::new(parameters, &name("ln_2"), width, EPSILON)?,
             feed_forward: if config.num_experts() > 0 && layer % 2 == 1 {
                 FeedForward::Experts(Mixture::new(parameters, &name("mlp"), width, config)?)
@@ -105,8 +104,8 @@ impl Block {
                 let mlp = Conv1D::new(parameters, &name("mlp.c_fc"), [width, inner], 0.02)?;
                 let mlp_out = Conv1D::new(parameters, &name("mlp.c_proj"), [inner, width], scaled)?;
                 FeedForward::Perceptron {
-                    mlp: mlp.cut_outputs(parameters, 1),
-                    mlp_out: mlp_out.cut_inputs(parameters),
+                    mlp: mlp.colwise(parameters, 1),
+                    mlp_out: mlp_out.rowwise(parameters),
                 }
             },
         })
@@ -125,21 +124,21 @@ impl Block {
     ) -> Result<Tensor, TchError> {
         let width = x_btw.size()[2];
         let normal_btw = self.attention_norm.apply(parameters, x_btw)?;
-        let normal_btw = parameters.for_parts(&normal_btw)?;
+        let normal_btw = parameters.input_of_colwise(&normal_btw)?;
         let qkv = self
             .attention
             .apply(parameters, &normal_btw)?
             .f_chunk(3, 2)?;
-        let num_heads = num_heads / i64::from(parameters.num_parts());
+        let num_heads = num_heads / i64::from(parameters.tensor_size());
         let mixed_btw = dropout.attention([&qkv[0], &qkv[1], &qkv[2]], num_heads, true)?;
-        let out_btw = self.attention_out.apply_summed(parameters, &mixed_btw)?;
+        let out_btw = self.attention_out.apply_rowwise(parameters, &mixed_btw)?;
         let x_btw = x_btw.f_add(&dropout.apply(out_btw)?)?;
         let normal_btw = self.mlp_norm.apply(parameters, &x_btw)?;
         match &self.feed_forward {
             FeedForward::Perceptron { mlp, mlp_out } => {
-                let normal_btw = parameters.for_parts(&normal_btw)?;
+                let normal_btw = parameters.input_of_colwise(&normal_btw)?;
                 let inner_btf = mlp.apply(parameters, &normal_btw)?.f_gelu("tanh")?;
-                let out_btw = mlp_out.apply_summed(parameters, &inner_btf)?;
+                let out_btw = mlp_out.apply_rowwise(parameters, &inner_btf)?;
                 x_btw.f_add(&dropout.apply(out_btw)?)
             }
             FeedForward::Experts(experts) => {

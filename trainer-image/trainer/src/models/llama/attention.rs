@@ -26,10 +26,10 @@ impl Attention {
         };
         let key_value_width = shape.key_value_width();
         Ok(Self {
-            query: linear(p, "q_proj", width)?.cut_outputs(p),
-            key: linear(p, "k_proj", key_value_width)?.cut_outputs(p),
-            value: linear(p, "v_proj", key_value_width)?.cut_outputs(p),
-            out: linear(p, "o_proj", width)?.cut_inputs(p),
+            query: linear(p, "q_proj", width)?.colwise(p),
+            key: linear(p, "k_proj", key_value_width)?.colwise(p),
+            value: linear(p, "v_proj", key_value_width)?.colwise(p),
+            out: linear(p, "o_proj", width)?.rowwise(p),
             num_heads: shape.num_heads,
             num_key_value_heads: shape.num_key_value_heads,
         })
@@ -42,16 +42,17 @@ impl Attention {
         rotation: &Rotation,
         dropout: &mut Dropout,
     ) -> Result<Tensor, TchError> {
-        let x_btw = p.for_parts(x_btw)?;
-        let num_parts = i64::from(p.num_parts());
-        let heads =
-            |linear: &Linear, num_heads| in_heads(&linear.apply(p, &x_btw)?, num_heads / num_parts);
+        let x_btw = p.input_of_colwise(x_btw)?;
+        let tensor_size = i64::from(p.tensor_size());
+        let heads = |linear: &Linear, num_heads| {
+            in_heads(&linear.apply(p, &x_btw)?, num_heads / tensor_size)
+        };
         let q = rotation.apply(&heads(&self.query, self.num_heads)?)?;
         let k = rotation.apply(&heads(&self.key, self.num_key_value_heads)?)?;
         let v = heads(&self.value, self.num_key_value_heads)?;
         let (k, v) = (self.repeat(&k)?, self.repeat(&v)?);
         let mixed_btw = dropout.attention_of_heads([&q, &k, &v], true)?;
-        self.out.apply_summed(p, &mixed_btw)
+        self.out.apply_rowwise(p, &mixed_btw)
     }
 
     /// Repeats each head of keys or values for its heads of queries. Not every kernel of attention

@@ -68,11 +68,9 @@ impl Block {
         } = shape;
         Ok(Self {
             attention: Attention::new(p, &name("self_attn"), shape)?,
-            gate: Linear::without_bias(p, &name("mlp.gate_proj"), width, inner_width)?
-                .cut_outputs(p),
-            up: Linear::without_bias(p, &name("mlp.up_proj"), width, inner_width)?.cut_outputs(p),
-            down: Linear::without_bias(p, &name("mlp.down_proj"), inner_width, width)?
-                .cut_inputs(p),
+            gate: Linear::without_bias(p, &name("mlp.gate_proj"), width, inner_width)?.colwise(p),
+            up: Linear::without_bias(p, &name("mlp.up_proj"), width, inner_width)?.colwise(p),
+            down: Linear::without_bias(p, &name("mlp.down_proj"), inner_width, width)?.rowwise(p),
             attention_norm: RmsNorm::new(p, &name("input_layernorm"), width, epsilon)?,
             mlp_norm: RmsNorm::new(p, &name("post_attention_layernorm"), width, epsilon)?,
         })
@@ -89,9 +87,9 @@ impl Block {
         let out_btw = self.attention.apply(p, &normal_btw, rotation, dropout)?;
         let x_btw = x_btw.f_add(&out_btw)?;
         let normal_btw = self.mlp_norm.apply(p, &x_btw)?;
-        let normal_btw = p.for_parts(&normal_btw)?;
+        let normal_btw = p.input_of_colwise(&normal_btw)?;
         let gate_btf = self.gate.apply(p, &normal_btw)?.f_silu()?;
         let inner_btf = gate_btf.f_mul(&self.up.apply(p, &normal_btw)?)?;
-        x_btw.f_add(&self.down.apply_summed(p, &inner_btf)?)
+        x_btw.f_add(&self.down.apply_rowwise(p, &inner_btf)?)
     }
 }

@@ -10,11 +10,12 @@ use tch::Device;
 
 use crate::failure::Failure;
 use crate::job::MakeUpdate;
-use crate::optimizers::{ShardedUpdate, Zero1};
+use crate::optimizers::{ShardedUpdate, StageUpdate, Zero1};
 use crate::parameters::Parameters;
+use crate::pipeline::Pipeline;
 use crate::rendezvous::C10d;
 use crate::replica::{self, Replica};
-use crate::shards::{How, Shards};
+use crate::shards::{ShardOptions, Shards};
 use crate::tensor_parallel::TensorParallel;
 use crate::update::Update;
 
@@ -26,7 +27,7 @@ pub(super) fn replica_of(
     leave: &LeaveRequest,
 ) -> Result<Option<Replica>, Failure> {
     if config.parallel.is_sharded() {
-        Replica::meet(launch, device, leave)
+        Replica::meet(launch, device, leave, config.parallel.pipeline.is_some())
     } else {
         Ok(None)
     }
@@ -45,6 +46,15 @@ pub(super) fn divide(
         check_number("parallel.tensor", number, sharing.num_shards)?;
         return Ok(TensorParallel::divide(parameters, device, group, sharing)?);
     }
+    if let (Some(number), Some(replica)) = (config.parallel.pipeline, replica) {
+        let (group, sharing) = (replica.group(), replica.sharing());
+        check_number("parallel.pipeline", number, sharing.num_shards)?;
+        let up = replica.second_group();
+        let up =
+            up.ok_or_else(|| Failure::internal("a pipeline has groups for both directions"))?;
+        return Pipeline::divide(parameters, device, (group, up), sharing)
+            .map_err(replica::explain);
+    }
     let shard = config.parallel.shard.filter(|it| it.shards_gradients());
     let (Some(shard), Some(replica)) = (shard, replica) else {
         return Ok(parameters.move_to(device)?);
@@ -54,7 +64,7 @@ pub(super) fn divide(
         check_number("parallel.expert", number, sharing.num_shards)?;
         check_experts(parameters, number)?;
     }
-    let how = How {
+    let how = ShardOptions {
         shard,
         sums: config.slices.is_none(),
         spreads_experts: config.parallel.expert.is_some(),
@@ -68,7 +78,9 @@ fn check_number(field: &'static str, number: u32, processes: u32) -> Result<(), 
     }
     Err(ConfigInvalid {
         field,
-        message: format!("must be {processes}, the number of processes of a worker"),
+        message: format!(
+            "must be {processes}, the number of processes of a worker: change it or workers.procsPerWorker"
+        ),
     })
 }
 
@@ -87,7 +99,7 @@ fn check_experts(parameters: &Parameters, number: u32) -> Result<(), ConfigInval
         if layer.is_empty() || !layer.len().is_multiple_of(number as usize) {
             let count = layer.len();
             return invalid(format!(
-                "a layer has {count} experts, of which {number} processes cannot have equally many"
+                "a layer has {count} experts, which {number} does not divide: change expert or the experts of the program"
             ));
         }
     }
@@ -106,8 +118,11 @@ pub(super) fn update_of(
     replica: Option<&Replica>,
     make: MakeUpdate,
 ) -> Result<Box<dyn Update>, Failure> {
+    if let Some(pipeline) = parameters.pipeline().cloned() {
+        return Ok(Box::new(StageUpdate::new(parameters, &pipeline, make)?));
+    }
     // With tensor parallelism the parameters are those of this process.
-    let replica = replica.filter(|_| parameters.division().tensors.is_none());
+    let replica = replica.filter(|_| parameters.division().tensor_parallel.is_none());
     let Some(replica) = replica else {
         return Ok(make(parameters)?);
     };

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::cut::absent;
-use super::{Shards, Unit, length_of};
-use crate::experts::Spread;
+use super::{Shards, Unit, absent, length_of};
+use crate::experts::ExpertParallel;
 use crate::parameters::{Parameters, Role};
 use crate::sync::SyncError;
 
@@ -20,14 +19,14 @@ impl Shards {
     ) -> Result<(), SyncError> {
         let handle = roundhouse_c10d::Experts::of(&self.sharding)?;
         let (index, size) = (self.sharing.shard, self.sharing.num_shards);
-        let mut spread = Spread::new(handle, (index as usize, size as usize));
+        let mut expert_parallel = ExpertParallel::new(handle, (index as usize, size as usize));
         for experts in parameters.experts().to_vec() {
-            spread.add(&experts, self.units.len());
+            expert_parallel.add(&experts, self.units.len());
             let unit = self.spread_layer(parameters, &experts, device)?;
             self.push(unit);
         }
         self.num_layers_of_experts = self.units.len();
-        self.spread = Some(Arc::new(spread));
+        self.expert_parallel = Some(Arc::new(expert_parallel));
         Ok(())
     }
 
@@ -44,8 +43,13 @@ impl Shards {
         );
         let mut all = experts.iter().cloned().flatten();
         if all.any(|place| parameters.roles()[place] != Role::Weight) {
-            let words = "experts of several processes cannot have running statistics";
+            let words = "an expert has running statistics, which processes with different experts cannot sum: \
+                         remove parallel.expert, or the statistics";
             return Err(TchError::Shape(words.to_owned()).into());
+        }
+        if experts.is_empty() || !experts.len().is_multiple_of(size) {
+            let words = format!("{} experts for {size} processes", experts.len());
+            return Err(TchError::Shape(words).into());
         }
         let tensors_of = |places: &[usize]| -> Vec<Tensor> {
             let tensors = places.iter();

@@ -1,0 +1,53 @@
+//! Processes of a worker that compute the same samples, each with some layers.
+
+use serde_json::json;
+
+use super::jobs::{Jobs, assert_close, models};
+use super::{
+    PROCESSES, REPLICAS, assert_equal_bits, change_mesh, completed, completed_without_repeats,
+    kill_all_ranks,
+};
+
+#[test]
+fn pipeline_trains_what_one_process_does() {
+    for model in models() {
+        let jobs = Jobs::new(12, model, json!({"pipeline": PROCESSES}));
+        // Without slices and clipping, then with both.
+        for (replicas, activations, all) in [(1, "Blocks", false), (2, "None", true)] {
+            let run = completed(jobs.divided(replicas, all, activations, all));
+            let what = format!(
+                "{}, {replicas} replicas, slices and clipping: {all}",
+                jobs.model
+            );
+            assert_close(&jobs.alone(all), &run, &what);
+        }
+    }
+}
+
+/// With slices the weights are equal bit for bit for every number of replicas and every history.
+#[test]
+fn killed_stage_costs_no_step_and_no_bit() {
+    let [model, ..] = models();
+    let jobs = Jobs::new(300, model, json!({"pipeline": PROCESSES}));
+    let undisturbed = completed(jobs.divided(1, true, "None", true));
+    let mut run = jobs.divided(REPLICAS, true, "None", true);
+    kill_all_ranks(&mut run, &["Backward"], jobs.steps);
+    let run = completed_without_repeats(run);
+    assert_equal_bits(&undisturbed, &run, "after kills");
+}
+
+#[test]
+fn checkpoint_of_a_pipeline_continues_with_any_number() {
+    let [_, model, _] = models();
+    let jobs = Jobs::new(60, model, json!({"pipeline": PROCESSES}));
+    let mut run = jobs.divided(2, true, "None", true);
+    let changes = [
+        (5, 3, json!({"pipeline": 3})),
+        (15, 1, json!({})),
+        (25, 2, json!({"tensor": 2})),
+        (35, 2, json!({"pipeline": 2})),
+    ];
+    change_mesh(&mut run, &changes);
+    let run = completed_without_repeats(run);
+    assert_close(&jobs.alone(true), &run, "after changes of the mesh");
+}
