@@ -39,7 +39,7 @@ pub const CHECKPOINT: Target = Target {
         let found = load::find(&directory, &parsed.training, &parsed.tensors);
         if let Ok(Some(manifest)) = found {
             let messages = load::read(&directory, manifest).unwrap();
-            let is_end = |message: &Message| !matches!(message, Message::Piece { .. });
+            let is_end = |message: &Message| !matches!(message, Message::Bytes(_));
             let ends: Vec<bool> = messages.iter().map(|message| is_end(&message)).collect();
             let (last, pieces) = ends.split_last().unwrap();
             assert!(*last && !pieces.contains(&true));

@@ -110,7 +110,11 @@ fn export(
     let messages = load::read(directory, manifest);
     for message in messages.map_err(|failure| NotExported::Defect(failure.to_string()))? {
         match message {
-            Message::Piece { offset, bytes } => output.write(offset, &bytes).map_err(failed)?,
+            Message::Bytes(bytes) => {
+                for (offset, run) in bytes.runs() {
+                    output.write(offset, run).map_err(failed)?;
+                }
+            }
             Message::Damaged(volume_error) => return Err(volume_error.into()),
             Message::Whole => {
                 let num_bytes = output.finish().map_err(failed)?;

@@ -19,15 +19,32 @@ use crate::failure::Failure;
 use crate::faults;
 use crate::state::Table;
 
+/// Bytes of a part of a tensor. They may be at many places: a part of each row of the tensor.
+#[derive(Debug)]
+pub struct Bytes {
+    all: Vec<u8>,
+    /// Runs of the bytes, in their order: the position of the first byte in the state's row of
+    /// bytes, and their number.
+    runs: Vec<(u64, usize)>,
+}
+
+impl Bytes {
+    /// The bytes, each with the position of the first one in the state's row of bytes.
+    pub fn runs(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut rest = self.all.as_slice();
+        self.runs.iter().map(move |(offset, length)| {
+            let (run, after) = rest.split_at(*length);
+            rest = after;
+            (*offset, run)
+        })
+    }
+}
+
 /// Message of the reading thread.
 #[derive(Debug)]
 pub enum Message {
     /// Bytes of the state. They are valid only after [`Self::Whole`].
-    Piece {
-        /// Position of the first byte in the state's row of bytes.
-        offset: u64,
-        bytes: Vec<u8>,
-    },
+    Bytes(Bytes),
     /// All bytes were sent, and the checksums are right.
     Whole,
     /// The checkpoint cannot be used, for this reason.
@@ -215,21 +232,24 @@ fn send(
     runs: &Runs,
     start: u64,
     at: u64,
-    mut bytes: Vec<u8>,
+    bytes: Vec<u8>,
 ) -> ControlFlow<()> {
-    let mut at = at;
-    while !bytes.is_empty() {
-        let (place, rest) = runs.place(at);
-        let rest = usize::try_from(rest).unwrap_or(usize::MAX).min(bytes.len());
-        let next = bytes.split_off(rest);
-        at += bytes.len() as u64;
-        let offset = start + place;
-        if pieces.send(Message::Piece { offset, bytes }).is_err() {
-            return ControlFlow::Break(());
-        }
-        bytes = next;
+    let (mut found, mut left) = (Vec::new(), bytes.len());
+    while left > 0 {
+        let (place, rest) = runs.place(at + (bytes.len() - left) as u64);
+        let length = usize::try_from(rest).unwrap_or(usize::MAX).min(left);
+        found.push((start + place, length));
+        left -= length;
     }
-    ControlFlow::Continue(())
+    // One message: all ranks take part in a collective for each.
+    let message = Message::Bytes(Bytes {
+        all: bytes,
+        runs: found,
+    });
+    match pieces.send(message) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    }
 }
 
 /// Whether the parts have each byte of each tensor once.
@@ -268,4 +288,32 @@ fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
         return Err(Reason::LedgerStep);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All ranks take part in a collective for each message, so a part of many rows is one.
+    #[test]
+    fn part_of_all_rows_of_a_tensor_is_one_message() {
+        let (pieces, messages) = sync_channel(1);
+        // Two bytes of each row of five.
+        let runs = Runs {
+            start: 1,
+            length: 2,
+            count: 4,
+            stride: 5,
+        };
+        let sent = send(&pieces, &runs, 100, 3, vec![3, 4, 5, 6, 7]);
+        assert_eq!(sent, ControlFlow::Continue(()));
+        drop(pieces);
+        let found: Vec<_> = messages.iter().collect();
+        let [Message::Bytes(bytes)] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        let found: Vec<_> = bytes.runs().collect();
+        let expected: [(u64, &[u8]); 3] = [(107, &[3]), (111, &[4, 5]), (116, &[6, 7])];
+        assert_eq!(found, expected);
+    }
 }

@@ -237,9 +237,9 @@ impl Reading {
             return Ok(Progress::Reading);
         }
         match self.pieces.recv_timeout(PAUSE) {
-            Ok(load::Message::Piece { offset, bytes }) => {
-                if !self.only_checks {
-                    self.gathered.take(state, offset, &bytes)?;
+            Ok(load::Message::Bytes(bytes)) => {
+                for (offset, run) in bytes.runs().filter(|_| !self.only_checks) {
+                    self.gathered.take(state, offset, run)?;
                 }
                 Ok(Progress::Reading)
             }

@@ -131,8 +131,8 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> 
     let mut end = 0;
     for message in parts {
         match message {
-            Message::Piece { offset, bytes } => {
-                early.insert(offset, bytes);
+            Message::Bytes(bytes) => {
+                early.extend(bytes.runs().map(|(offset, run)| (offset, run.to_vec())));
                 while let Some(bytes) = early.remove(&end) {
                     end += bytes.len() as u64;
                     hasher.update(&bytes);
