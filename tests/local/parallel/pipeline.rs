@@ -1,11 +1,12 @@
 //! Processes of a worker that compute the same samples, each with some layers.
 
+use roundhouse_tests::local::LocalRun;
 use serde_json::json;
 
 use super::jobs::{Jobs, assert_close, models};
 use super::{
-    PROCESSES, REPLICAS, assert_equal_bits, change_mesh, completed, completed_without_repeats,
-    kill_all_ranks,
+    PAUSE_MILLIS, PROCESSES, REPLICAS, all_train, assert_equal_bits, change_mesh, completed,
+    completed_without_repeats, kill_all_ranks,
 };
 
 #[test]
@@ -34,6 +35,34 @@ fn killed_stage_costs_no_step_and_no_bit() {
     kill_all_ranks(&mut run, &["Backward"], jobs.steps);
     let run = completed_without_repeats(run);
     assert_equal_bits(&undisturbed, &run, "after kills");
+}
+
+/// The sum over the replicas fails in one process of a replica and may succeed in its sibling,
+/// which must not wait for it.
+#[test]
+fn stage_killed_before_the_sum_restarts_no_other_replica() {
+    let [model, ..] = models();
+    let jobs = Jobs::new(200, model, json!({"pipeline": PROCESSES}));
+    let mut run = jobs.divided(REPLICAS, false, "None", false);
+    run.slow_down(PAUSE_MILLIS).unwrap();
+    let mut generation = all_train(&mut run, 0);
+    let ranks = |run: &LocalRun| {
+        run.agents()
+            .into_iter()
+            .map(|it| it.ranks)
+            .collect::<Vec<_>>()
+    };
+    for rank in [1, 2] {
+        let before = ranks(&run);
+        run.kill_at(rank, "Sum").unwrap();
+        run.wait_for("the kill", LocalRun::has_killed).unwrap();
+        generation = all_train(&mut run, generation);
+        let after = ranks(&run);
+        let stayed = before.iter().filter(|ranks| after.contains(ranks));
+        assert_eq!(stayed.count(), 1, "{before:?}, {after:?}\n{}", run.output());
+    }
+    let run = completed_without_repeats(run);
+    assert_close(&jobs.alone(false), &run, "after kills");
 }
 
 #[test]

@@ -174,7 +174,8 @@ pub fn evaluate<G: Group>(
         let sums = loss(task, &batch, precision, Mode::Evaluate);
         let sums = sums.map_err(|failure| within_replica(parameters, failure))?;
         if let Some(pipeline) = parameters.pipeline() {
-            pipeline.flush()?;
+            let sent = pipeline.flush().map_err(Failure::from);
+            sent.map_err(|failure| within_replica(parameters, failure))?;
         }
         if is_own && parameters.counts_losses() {
             counts.add(&sums)?;

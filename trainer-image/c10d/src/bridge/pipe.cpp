@@ -76,9 +76,9 @@ class Pipe {
   void send(c10d::ProcessGroup& group, int64_t to, const at::Tensor& tensor, int& number) {
     const std::lock_guard<std::mutex> lock(mutex_);
     c10::AutoGradMode no_grad(false);
-    while (!sending_.empty() && sending_.front().work->isCompleted()) sending_.pop_front();
     std::vector<at::Tensor> tensors{tensor.detach().to(at::kFloat).contiguous()};
     collective([&] {
+      for (; !sending_.empty() && sending_.front().work->isCompleted(); sending_.pop_front()) sending_.front().work->wait();
       auto work = group.send(tensors, static_cast<int>(to), number++);
       if (work) sending_.push_back({std::move(work), tensors[0]});
     });

@@ -68,7 +68,7 @@ impl DataParallel {
         }
     }
 
-    /// Sums the gradients that both ends of a pipeline have parts of.
+    /// Sums the gradients that both ends of a pipeline have parts of. A collective of the replica.
     fn sum_ends(&mut self) -> Result<(), SyncError> {
         let Some(pipeline) = &self.pipeline else {
             return Ok(());
@@ -171,6 +171,8 @@ impl Sync for DataParallel {
             let finished = slices.finish(&mut self.leaves)?;
             return Ok(self.with_own_loss(finished));
         }
+        // Before the sums over the replicas, which may fail in one process and not in its sibling.
+        self.sum_ends()?;
         let mut gradients = Vec::new();
         for tensor in self.leaves.tensors() {
             gradients.push(defined(tensor)?);
@@ -187,7 +189,6 @@ impl Sync for DataParallel {
             gradients = own.into_iter().chain(shared).collect();
             roundhouse_c10d::set_grad(self.leaves.tensors_mut(), &gradients)?;
         }
-        self.sum_ends()?;
         let loss_sum = loss.map(|it| it.f_to_kind(Kind::Double)).transpose()?;
         Ok(self.with_own_loss(Finished {
             loss_sum,
