@@ -27,7 +27,7 @@ pub(super) struct Jobs {
     _directory: TempDir,
     program: Program,
     pub(super) steps: u64,
-    pub(super) model: Value,
+    model: Value,
     parallel: Value,
 }
 
@@ -75,6 +75,22 @@ impl Jobs {
         }
         job["spec"]["trainer"]["parallel"] = self.parallel.clone();
         self.start(job, in_slices, activations)
+    }
+}
+
+/// Each model trains what one process does if the processes of a worker divide it in this way:
+/// without slices and clipping, then with both.
+pub(super) fn assert_models_train_as_one_process(parallel: &Value) {
+    for model in models() {
+        let jobs = Jobs::new(12, model, parallel.clone());
+        for (replicas, activations, all) in [(1, "Blocks", false), (2, "None", true)] {
+            let run = completed(jobs.divided(replicas, all, activations, all));
+            let what = format!(
+                "{}, {replicas} replicas, slices and clipping: {all}",
+                jobs.model
+            );
+            assert_close(&jobs.alone(all), &run, &what);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use roundhouse_tests::local::LocalRun;
 use serde_json::json;
 
-use super::jobs::{Jobs, assert_close, models};
+use super::jobs::{Jobs, assert_close, assert_models_train_as_one_process, models};
 use super::{
     PAUSE_MILLIS, PROCESSES, REPLICAS, all_train, assert_equal_bits, change_mesh, completed,
     completed_without_repeats, kill_all_ranks,
@@ -11,18 +11,7 @@ use super::{
 
 #[test]
 fn pipeline_trains_what_one_process_does() {
-    for model in models() {
-        let jobs = Jobs::new(12, model, json!({"pipeline": PROCESSES}));
-        // Without slices and clipping, then with both.
-        for (replicas, activations, all) in [(1, "Blocks", false), (2, "None", true)] {
-            let run = completed(jobs.divided(replicas, all, activations, all));
-            let what = format!(
-                "{}, {replicas} replicas, slices and clipping: {all}",
-                jobs.model
-            );
-            assert_close(&jobs.alone(all), &run, &what);
-        }
-    }
+    assert_models_train_as_one_process(&json!({"pipeline": PROCESSES}));
 }
 
 /// With slices the weights are equal bit for bit for every number of replicas and every history.

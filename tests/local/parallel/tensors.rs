@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::jobs::{Jobs, assert_close, models};
+use super::jobs::{Jobs, assert_close, assert_models_train_as_one_process, models};
 use super::{
     PROCESSES, REPLICAS, assert_equal_bits, change_mesh, completed, completed_without_repeats,
     kill_all_ranks,
@@ -10,18 +10,7 @@ use super::{
 
 #[test]
 fn divided_tensors_train_what_one_process_does() {
-    for model in models() {
-        let jobs = Jobs::new(12, model, json!({"tensor": PROCESSES}));
-        // Without slices and clipping, then with both.
-        for (replicas, activations, all) in [(1, "Blocks", false), (2, "None", true)] {
-            let run = completed(jobs.divided(replicas, all, activations, all));
-            let what = format!(
-                "{}, {replicas} replicas, slices and clipping: {all}",
-                jobs.model
-            );
-            assert_close(&jobs.alone(all), &run, &what);
-        }
-    }
+    assert_models_train_as_one_process(&json!({"tensor": PROCESSES}));
 }
 
 /// With slices the weights are equal bit for bit for every number of replicas and every history.

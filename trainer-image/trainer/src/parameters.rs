@@ -170,6 +170,18 @@ impl Parameters {
         self.layers.push(None);
     }
 
+    /// Adds a tensor with its value on the CPU.
+    pub(crate) fn push_on_cpu(
+        &mut self,
+        name: &str,
+        role: Role,
+        value: &Tensor,
+    ) -> Result<(), TchError> {
+        let value = value.f_to_device(Device::Cpu)?;
+        self.push_shared(name.to_owned(), role, &value);
+        Ok(())
+    }
+
     /// Discards all gradients, also those of passes that have failed.
     ///
     /// # Errors

@@ -215,8 +215,7 @@ impl Pipeline {
             let sent = self.group.process_group().broadcast(&mut value, root);
             sent.map_err(SyncError::Replica)?;
             if keeps {
-                let value = value.f_to_device(Device::Cpu)?;
-                all.push_shared(name.to_owned(), *role, &value);
+                all.push_on_cpu(name, *role, &value)?;
             }
         }
         Ok(all)

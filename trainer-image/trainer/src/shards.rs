@@ -235,8 +235,7 @@ impl Shards {
             return Ok(all);
         }
         for (((name, _), role), value) in parameters.iter().zip(parameters.roles()).zip(values) {
-            let value = value.f_to_device(Device::Cpu)?;
-            all.push_shared(name.to_owned(), *role, &value);
+            all.push_on_cpu(name, *role, &value)?;
         }
         Ok(all)
     }

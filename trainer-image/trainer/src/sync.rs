@@ -237,7 +237,9 @@ pub trait Sync: std::fmt::Debug {
 
     /// The factor of a pass' loss before its backward pass. It makes the gradients those of the
     /// mean over all samples of the batch.
-    fn scale(&self, num_samples: u64) -> f64;
+    fn scale(&self, num_samples: u64) -> f64 {
+        1.0 / num_samples.max(1) as f64
+    }
 
     /// The divisor of the sum over the ranks. A rank's own gradients are larger than its part of
     /// the mean by this factor. Loss scaling must compensate for it, or the number of ranks would
@@ -250,7 +252,9 @@ pub trait Sync: std::fmt::Debug {
     ///
     /// # Errors
     /// A peer is lost.
-    fn before_forward(&mut self) -> Result<(), SyncError>;
+    fn before_forward(&mut self) -> Result<(), SyncError> {
+        Ok(())
+    }
 
     /// Must be called before each backward pass; returns the root of that pass. `numbers` is this
     /// rank's vote at the end of the step. Only the numbers of the last pass count, and their count
@@ -263,7 +267,10 @@ pub trait Sync: std::fmt::Debug {
         pass: &Pass,
         scaled_loss: Tensor,
         numbers: &[f64],
-    ) -> Result<Tensor, SyncError>;
+    ) -> Result<Tensor, SyncError> {
+        let _ = (pass, numbers);
+        Ok(scaled_loss)
+    }
 
     /// Must be called after each backward pass.
     ///
@@ -274,7 +281,10 @@ pub trait Sync: std::fmt::Debug {
         pass: &Pass,
         loss_sum: &Tensor,
         parameters: &mut Parameters,
-    ) -> Result<(), SyncError>;
+    ) -> Result<(), SyncError> {
+        let _ = (pass, loss_sum, parameters);
+        Ok(())
+    }
 
     /// Must be called on all ranks after a step without an update: the gradients of that step must
     /// not influence later steps.

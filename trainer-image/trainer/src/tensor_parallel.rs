@@ -124,8 +124,7 @@ impl TensorParallel {
                 },
             };
             if keeps {
-                let value = value.f_to_device(Device::Cpu)?;
-                all.push_shared(name.to_owned(), *role, &value);
+                all.push_on_cpu(name, *role, &value)?;
             }
         }
         Ok(all)

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use roundhouse_elastic::micro::micro_batches_of_groups;
-use tch::Tensor;
 
 use super::{Finished, Pass, Sync, SyncError};
 use crate::parameters::Parameters;
@@ -30,27 +29,6 @@ impl Alone {
 impl Sync for Alone {
     fn passes(&self, batch: &Range<u64>) -> Vec<Pass> {
         in_pieces(batch, batch, self.micro_batch_size, self.group_size)
-    }
-
-    fn scale(&self, num_samples: u64) -> f64 {
-        1.0 / num_samples.max(1) as f64
-    }
-
-    fn before_forward(&mut self) -> Result<(), SyncError> {
-        Ok(())
-    }
-
-    fn before_backward(&mut self, _: &Pass, loss: Tensor, _: &[f64]) -> Result<Tensor, SyncError> {
-        Ok(loss)
-    }
-
-    fn after_backward(
-        &mut self,
-        _: &Pass,
-        _: &Tensor,
-        _: &mut Parameters,
-    ) -> Result<(), SyncError> {
-        Ok(())
     }
 
     fn finish(&mut self, _: &mut Parameters) -> Result<Finished, SyncError> {

@@ -193,15 +193,6 @@ impl Sync for Ddp {
         Ok(root)
     }
 
-    fn after_backward(
-        &mut self,
-        _: &Pass,
-        _: &Tensor,
-        _: &mut Parameters,
-    ) -> Result<(), SyncError> {
-        Ok(())
-    }
-
     fn skipped(&mut self) -> Result<(), SyncError> {
         Ok(self.reducer.forget()?)
     }

@@ -171,17 +171,9 @@ impl Sync for Hybrid {
         }
     }
 
-    fn scale(&self, num_samples: u64) -> f64 {
-        1.0 / num_samples.max(1) as f64
-    }
-
     fn before_forward(&mut self) -> Result<(), SyncError> {
         let begun = self.shards.sharding().begin_pass();
         begun.map_err(SyncError::Replica)
-    }
-
-    fn before_backward(&mut self, _: &Pass, loss: Tensor, _: &[f64]) -> Result<Tensor, SyncError> {
-        Ok(loss)
     }
 
     fn after_backward(

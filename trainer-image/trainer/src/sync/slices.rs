@@ -177,18 +177,6 @@ impl Sync for Slices {
         passes
     }
 
-    fn scale(&self, num_samples: u64) -> f64 {
-        1.0 / num_samples.max(1) as f64
-    }
-
-    fn before_forward(&mut self) -> Result<(), SyncError> {
-        Ok(())
-    }
-
-    fn before_backward(&mut self, _: &Pass, loss: Tensor, _: &[f64]) -> Result<Tensor, SyncError> {
-        Ok(loss)
-    }
-
     fn after_backward(
         &mut self,
         pass: &Pass,

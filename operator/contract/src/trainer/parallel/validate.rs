@@ -58,6 +58,20 @@ pub(in super::super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInv
     Ok(())
 }
 
+/// Whether the processes of a worker can divide the layers of a model.
+const fn has_layers_to_divide(model: ModelName) -> bool {
+    match model {
+        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama => true,
+        ModelName::Linear
+        | ModelName::Mlp
+        | ModelName::Cnn
+        | ModelName::Resnet18
+        | ModelName::Resnet50
+        | ModelName::Switch
+        | ModelName::Custom => false,
+    }
+}
+
 fn validate_tensor(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     const FIELD: &str = "parallel.tensor";
     let (model, Some(number)) = (&config.model, config.parallel.tensor) else {
@@ -69,22 +83,18 @@ fn validate_tensor(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     if config.parallel.shard.is_some() || config.parallel.pipeline.is_some() {
         return invalid(FIELD, "excludes shard and pipeline: remove all but one");
     }
-    let num_heads = match model.name {
-        ModelName::Gpt2 | ModelName::Bert => [model.heads(); 2],
-        ModelName::Llama => [model.heads(), model.num_key_value_heads()],
-        ModelName::Linear
-        | ModelName::Mlp
-        | ModelName::Cnn
-        | ModelName::Resnet18
-        | ModelName::Resnet50
-        | ModelName::Switch
-        | ModelName::Custom => {
-            return invalid(
-                FIELD,
-                "the models gpt2, bert and llama have layers that processes can divide: remove tensor",
-            );
-        }
+    if !has_layers_to_divide(model.name) {
+        return invalid(
+            FIELD,
+            "the models gpt2, bert and llama have layers that processes can divide: remove tensor",
+        );
+    }
+    let key_value_heads = if model.name == ModelName::Llama {
+        model.num_key_value_heads()
+    } else {
+        model.heads()
     };
+    let num_heads = [model.heads(), key_value_heads];
     if let Some(heads) = num_heads.iter().find(|heads| !heads.is_multiple_of(number)) {
         return invalid(
             FIELD,
@@ -117,20 +127,11 @@ fn validate_pipeline(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     if config.parallel.shard.is_some() {
         return invalid(FIELD, "excludes shard and tensor: remove all but one");
     }
-    match model.name {
-        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama => {}
-        ModelName::Linear
-        | ModelName::Mlp
-        | ModelName::Cnn
-        | ModelName::Resnet18
-        | ModelName::Resnet50
-        | ModelName::Switch
-        | ModelName::Custom => {
-            return invalid(
-                FIELD,
-                "the models gpt2, bert and llama have layers for several processes: remove pipeline",
-            );
-        }
+    if !has_layers_to_divide(model.name) {
+        return invalid(
+            FIELD,
+            "the models gpt2, bert and llama have layers for several processes: remove pipeline",
+        );
     }
     let layers = model.layers();
     if layers < number {
