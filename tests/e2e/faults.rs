@@ -1,6 +1,7 @@
 //! Faults on real kubelets. After every fault the job succeeds with the weights of an undisturbed
 //! run, its ledger passes the audit, and no worker restarts because another worker failed.
 
+mod copies;
 mod dns;
 mod drill;
 mod fault;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod cleanup;
+mod copies;
 mod examples;
 mod executor;
 mod g01_chaos;

@@ -107,3 +107,38 @@ fn sharded_job_survives_torn_save_takeover_and_total_loss() {
     println!("weights differ by {apart:e}");
     assert!(apart <= ROUNDING, "{apart:e}");
 }
+
+/// The only replica dies twice, each time with another one of its processes first.
+#[test]
+#[ignore = "needs PyTorch: tests/run/python-local"]
+fn lone_sharded_script_continues_from_its_copies() {
+    let script = Script::sharded(STEPS / 2).unwrap();
+    let mut wanted = script.job(1);
+    wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 100});
+    wanted["spec"]["checkpoint"]["everySteps"] = 1_000_000.into();
+    wanted["spec"]["checkpoint"]["local"] = json!({"everySteps": 5, "sizeLimit": "1Gi"});
+    let program = Program::built_in().unwrap();
+    let mut run = LocalRun::start_program(program, &wanted, &[]).unwrap();
+    run.slow_down(PAUSE_MILLIS / 2).unwrap();
+    for local_rank in 0..PROCESSES {
+        let step = run.step();
+        run.wait_for("a copy", |run| run.step() > step + 10)
+            .unwrap();
+        let ranks = run.agents().into_iter().flat_map(|agent| agent.ranks);
+        let ranks: Vec<u32> = ranks.collect();
+        let generation = run.generation();
+        assert!(send(ranks[local_rank], Signal::KILL));
+        run.wait_for("a new generation", |run| run.generation() > generation)
+            .unwrap();
+    }
+    run.slow_down(0).unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    let (_, lines) = run.record().unwrap();
+    let repeated = lines.last().unwrap()["repeatedSteps"].as_u64();
+    assert!(repeated.unwrap_or(0) <= 20, "{repeated:?}");
+    let audit = run.audit().unwrap();
+    assert!(audit.contains("proven"), "{audit}");
+    let weights = run.result(script.weights).unwrap();
+    let apart = difference(&script.weights_alone().unwrap(), &weights).unwrap();
+    assert!(apart <= ROUNDING, "{apart:e}\n{}", run.output());
+}

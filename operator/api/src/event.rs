@@ -132,7 +132,7 @@ impl EventReason {
                 "A worker fails repeatedly before it trains, and enough others train without it. The kubelet starts its container again after pauses of up to 5 min. The message names pod, node, container and cause."
             }
             Self::CheckpointFailed => {
-                "A checkpoint could not be saved. Training continues. The message has the path and the cause."
+                "A checkpoint or a local copy could not be saved. Training continues. The message has the path and the cause."
             }
             Self::StepsRepeated => {
                 "Steps that were committed were lost, with all processes that had their state, and training repeats them. The message has their numbers, and the state that training continued from."

@@ -19,6 +19,7 @@ mod finalizers;
 pub mod lenient;
 pub mod manifest;
 pub mod metadata;
+pub mod quantity;
 pub mod reason;
 mod resource_by;
 pub mod schema;
@@ -34,8 +35,9 @@ pub use reason::ConditionReason;
 pub use shallow::shallow;
 pub use spec::{
     Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
-    ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, Gang, NetworkPolicyMode,
-    OnExitCodes, Scheduling, SuccessPolicy, TopologyMode, TrainingJob, TrainingJobSpec, Workers,
+    CopyMedium, ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, Gang, LocalCopies,
+    NetworkPolicyMode, OnExitCodes, Scheduling, SuccessPolicy, TopologyMode, TrainingJob,
+    TrainingJobSpec, Workers,
 };
 pub use status::{
     AvoidedNode, BlockReason, BlockedWrite, CheckpointStatus, ConditionType, Incidents,

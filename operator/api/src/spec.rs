@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::checkpoint::{
-    Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume,
+    Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CopyMedium,
+    LocalCopies,
 };
 pub use self::elastic::Elastic;
 pub use self::failure_policy::{
@@ -161,6 +162,8 @@ mod scheduling;
         .message("checkpoint.best.metric must be loss, top1 or top5 for a model of images, and loss or perplexity for gpt2, bert, llama and switch").field_path(".checkpoint"),
     validation = Rule::new("has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best)")
         .message("leave out checkpoint.best: it is for the built-in trainer, which evaluates; a script of your own keeps its best state itself").field_path(".checkpoint"),
+    validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.checkpoint) || !has(self.checkpoint.local)")
+        .message("leave out checkpoint.local: a script that restarts in each generation keeps its state itself").field_path(".checkpoint"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")
         .message("give exactly one of data.volume.configMap, data.volume.persistentVolumeClaim").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.path) || !self.trainer.data.path.split('/').exists(part, part == '..')")

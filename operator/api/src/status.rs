@@ -127,9 +127,17 @@ pub struct CheckpointStatus {
     /// When the checkpoint was complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
+    /// Committed steps in the newest local copy of the worker with rank 0, if it is newer than the
+    /// checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_step: Option<u64>,
     /// The best checkpoint, if `checkpoint.best` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestCheckpoint>,
+    /// Why the last local copy was not written; absent if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1_024))]
+    pub local_error: Option<String>,
     /// Why the last attempt failed, or waits for the volume; absent if there is no error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_024))]

@@ -8,7 +8,8 @@
 pub struct Earlier {
     /// Number of the generation.
     pub generation: u64,
-    /// Number of workers in it.
+    /// Number of workers in it. 0: the container that was a member has ended, and the pod may keep
+    /// a copy of the generation's state.
     pub nodes: u32,
 }
 

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod device;
 pub mod grace;
 pub mod kubeflow;
+pub mod local_copies;
 pub mod nccl;
 pub mod script;
 pub mod timeouts;
@@ -19,6 +20,7 @@ pub mod worker;
 pub use checkpoint::CheckpointEnvironment;
 pub use device::ExpectedDevice;
 pub use grace::LeaveBudget;
+pub use local_copies::LocalCopiesEnvironment;
 pub use script::ScriptEnvironment;
 pub use timeouts::CollectiveTimeouts;
 pub use worker::{WorkerEnvironment, WorkerProgram, WorkerSite};
@@ -108,6 +110,13 @@ pub const CHECKPOINT_KEEP: &str = "ROUNDHOUSE_CHECKPOINT_KEEP";
 /// Metric of evaluations by which the best checkpoint is kept, as [`crate::BestMetric`]; if not
 /// set, it is not kept.
 pub const CHECKPOINT_BEST: &str = "ROUNDHOUSE_CHECKPOINT_BEST";
+/// Directory of this worker alone in which processes keep copies of the state; if not set, they
+/// keep none. It outlives the processes and containers of the worker.
+pub const CHECKPOINT_LOCAL_DIR: &str = "ROUNDHOUSE_CHECKPOINT_LOCAL_DIR";
+/// Number of committed steps between two local copies.
+pub const CHECKPOINT_LOCAL_EVERY_STEPS: &str = "ROUNDHOUSE_CHECKPOINT_LOCAL_EVERY_STEPS";
+/// Most bytes of local copies of all processes of the worker; if not set, they are not limited.
+pub const CHECKPOINT_LOCAL_MAX_BYTES: &str = "ROUNDHOUSE_CHECKPOINT_LOCAL_MAX_BYTES";
 /// Seconds without progress on the checkpoint volume after which a load or the last save fails. A
 /// warning is logged after a tenth of them. Default: [`DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS`].
 pub const CHECKPOINT_IO_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_CHECKPOINT_IO_TIMEOUT_SECONDS";
@@ -260,6 +269,7 @@ mod tests {
                 keep: 2,
                 best: None,
                 job_uid: Some("uid".to_owned()),
+                local: None,
             }),
         }
     }

@@ -24,6 +24,8 @@ pub const INSTALL_DIR: &str = "/roundhouse";
 pub const AGENT: &str = "roundhouse-agent";
 /// Mount path of the volume for checkpoints and the ledger.
 pub const CHECKPOINT_DIR: &str = "/checkpoints";
+/// Directory of the pod for local copies of the state.
+pub const COPIES_DIR: &str = "/run/roundhouse-copies";
 /// Directory of the ledger, below the directory of the checkpoints.
 pub const LEDGER_DIR: &str = "ledger";
 /// Name of the file with which the processes of a replica find each other, in the directory of its

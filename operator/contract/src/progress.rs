@@ -71,6 +71,19 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub checkpoint_at: Option<String>,
+    /// Committed steps that the newest local copy of rank 0's worker contains; absent while there
+    /// is none.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "counter::read_some"
+    )]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub local_step: Option<u64>,
+    /// Why the last local copy was not written, in a sentence; absent if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub local_error: Option<String>,
     /// The best checkpoint, if it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]

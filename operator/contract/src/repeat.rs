@@ -33,7 +33,7 @@ pub enum RepeatSource {
     Start,
     /// The state was in a checkpoint.
     Checkpoint,
-    /// The state was in the memory of a process.
+    /// The state was in the memory of a process, or in a local copy of its worker.
     Memory,
 }
 

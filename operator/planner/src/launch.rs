@@ -3,8 +3,10 @@
 //! Pods of a cluster and processes of `run --local` use the same function, so a field of the job
 //! cannot reach only one of them.
 
+use std::path::PathBuf;
+
 use roundhouse_api::Checkpoint;
-use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::environment::{CheckpointEnvironment, LocalCopiesEnvironment};
 use roundhouse_contract::{WorkerEnvironment, WorkerProgram, WorkerSite};
 
 use crate::program::{Program, Script};
@@ -62,6 +64,7 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         trainer_config_file,
         data_dir,
         checkpoint_dir,
+        copies_dir,
         expected_device,
     } = site;
     let program = match program {
@@ -83,23 +86,9 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
             leave_grace: *leave_grace,
         },
     };
-    let checkpoint = checkpoint.as_ref().map(|checkpoint| {
-        let Checkpoint {
-            volume: _,
-            every_steps,
-            every_seconds: _,
-            keep,
-            best,
-        } = checkpoint;
-        CheckpointEnvironment {
-            dir: checkpoint_dir,
-            every_steps: *every_steps,
-            every_seconds: checkpoint.seconds(),
-            keep: *keep,
-            best: best.map(|best| best.metric),
-            job_uid: None,
-        }
-    });
+    let checkpoint = checkpoint
+        .as_ref()
+        .map(|checkpoint| of_checkpoint(checkpoint, checkpoint_dir, copies_dir));
     WorkerEnvironment {
         job_name: name.clone(),
         job_namespace: namespace.clone(),
@@ -115,5 +104,34 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         rendezvous_port,
         membership_file,
         run_dir,
+    }
+}
+
+/// `dir` is shared by all workers, `copies_dir` is of this worker alone.
+fn of_checkpoint(
+    checkpoint: &Checkpoint,
+    dir: PathBuf,
+    copies_dir: PathBuf,
+) -> CheckpointEnvironment {
+    let Checkpoint {
+        volume: _,
+        every_steps,
+        every_seconds: _,
+        keep,
+        best,
+        local,
+    } = checkpoint;
+    CheckpointEnvironment {
+        dir,
+        every_steps: *every_steps,
+        every_seconds: checkpoint.seconds(),
+        keep: *keep,
+        best: best.map(|best| best.metric),
+        job_uid: None,
+        local: local.as_ref().map(|local| LocalCopiesEnvironment {
+            dir: copies_dir,
+            every_steps: local.every_steps,
+            max_bytes: local.max_bytes(),
+        }),
     }
 }

@@ -131,6 +131,8 @@ pub fn rounded(progress: &Progress) -> Progress {
         eval_perplexity: progress.eval_perplexity.map(round),
         // The status shows these in another field.
         checkpoint_step: None,
+        local_step: None,
+        local_error: None,
         checkpoint_at: None,
         best_checkpoint: None,
         checkpoint_error: None,

@@ -2,7 +2,7 @@
 //! through the real validation, and its world answers a plan as a cluster would.
 
 use jiff::Timestamp;
-use roundhouse_api::{Gang, TrainingJob};
+use roundhouse_api::{Checkpoint, CheckpointVolume, CopyMedium, Gang, LocalCopies, TrainingJob};
 use roundhouse_contract::{BuiltFrom, Mode, names};
 
 use crate::group::{ObservedGroup, PodGroup};
@@ -137,6 +137,22 @@ impl World {
             None => plan(&self.job, &self.observed, self.now),
             Some(rejection) => plan_rejected(&self.job, rejection, &self.observed, self.now),
         }
+    }
+
+    /// Lets the job save checkpoints, and with `local` keep copies in its pods.
+    pub fn saves(&mut self, local: bool) {
+        self.job.checkpoint = Some(Checkpoint {
+            volume: CheckpointVolume::default(),
+            every_steps: None,
+            every_seconds: None,
+            keep: 3,
+            best: None,
+            local: local.then(|| LocalCopies {
+                every_steps: 10,
+                medium: CopyMedium::Memory,
+                size_limit: "1Gi".to_owned(),
+            }),
+        });
     }
 
     /// Refuses the spec from now on.

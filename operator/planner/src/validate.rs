@@ -26,6 +26,7 @@ use crate::program::{self, Program};
 
 mod checks;
 mod job;
+mod local_copies;
 mod placement;
 mod template;
 
@@ -212,6 +213,7 @@ impl Runs {
             template,
         )?;
         checks::kept(spec.checkpoint.as_ref(), program.trainer())?;
+        local_copies::check(spec.checkpoint.as_ref(), &program, template)?;
         let num_gpus = gpus(template, listed)?;
         refuse_claims_without_processes(template, procs)?;
         refuse_unused_devices(template, &program, procs, listed)?;

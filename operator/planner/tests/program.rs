@@ -73,6 +73,7 @@ fn program_of_agents(raw: &TrainingJob) -> WorkerProgram {
         trainer_config_file: "/config".into(),
         data_dir: "/data".into(),
         checkpoint_dir: "/checkpoints".into(),
+        copies_dir: "/copies".into(),
         expected_device: None,
     };
     launch::environment(&validate(raw).unwrap(), 0, site).program

@@ -188,12 +188,15 @@ proptest! {
     fn generations_have_one_set_of_members_and_grow(
         workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(), gang in gangs(),
         has_topology in any::<bool>(),
-        ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]), spares in 0..3_u32,
+        ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]), spares in 0..3_u32, local in any::<bool>(),
     ) {
         let mut raw = raw_gang_job(workers, gang);
         raw.spec.scheduling.topology_key = has_topology.then(|| "rack".to_owned());
         let mut world = world_of(&raw);
         world.job.spares = spares;
+        if local {
+            world.saves(true);
+        }
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.ttl_after_finished = ttl.map(Duration::from_secs);
         world.job.backoff_limit = if backoff { 1 } else { 1_000 };
@@ -246,9 +249,13 @@ proptest! {
     #[test]
     fn undisturbed_job_trains(
         workers in 1..4_u32, events in events(), deadlines in deadlines(), spares in 0..3_u32,
+        local in any::<bool>(),
     ) {
         let mut world = world(workers);
         world.job.spares = spares;
+        if local {
+            world.saves(true);
+        }
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.backoff_limit = 100_000;
         for event in &events {

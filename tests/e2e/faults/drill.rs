@@ -55,7 +55,11 @@ impl Drill {
         job["metadata"]["name"] = json!(JOB);
         let spec = &mut job["spec"];
         spec["elastic"]["joinWindowSeconds"] = json!(5);
+        let local = spec["checkpoint"]["local"].take();
         spec["checkpoint"] = json!({"volume": {"hostPath": {"path": shared}}, "everySteps": 50});
+        if !local.is_null() {
+            spec["checkpoint"]["local"] = local;
+        }
         let spec = spec.clone();
         for object in manifests::read("examples/digits.yaml").unwrap() {
             if object["kind"] == "ConfigMap" {

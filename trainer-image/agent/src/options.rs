@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use roundhouse_contract::environment::{
-    self, CheckpointEnvironment, CollectiveTimeouts, checkpoint, grace,
+    self, CheckpointEnvironment, CollectiveTimeouts, LocalCopiesEnvironment, checkpoint, grace,
 };
 use roundhouse_contract::{BestMetric, Mode, paths, ports};
 
@@ -237,6 +237,18 @@ pub struct CheckpointOptions {
     /// top1, top5 or perplexity.
     #[arg(long, value_name = "METRIC", env = environment::CHECKPOINT_BEST)]
     checkpoint_best: Option<BestMetric>,
+    /// Directory of this worker alone for local copies of the state.
+    #[arg(long, value_name = "DIRECTORY", env = environment::CHECKPOINT_LOCAL_DIR,
+          requires = "checkpoint_local_every_steps")]
+    checkpoint_local_dir: Option<PathBuf>,
+    /// Number of committed steps between two local copies.
+    #[arg(long, value_name = "STEPS", env = environment::CHECKPOINT_LOCAL_EVERY_STEPS,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_local_every_steps: Option<u64>,
+    /// Most bytes of the local copies of all processes.
+    #[arg(long, value_name = "BYTES", env = environment::CHECKPOINT_LOCAL_MAX_BYTES,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_local_max_bytes: Option<u64>,
     /// UID of the job, which is reported with its progress. State of another job in that directory
     /// is older than all state of this one.
     #[arg(long, value_name = "UID", env = environment::JOB_UID)]
@@ -257,6 +269,15 @@ impl CheckpointOptions {
             keep: self.checkpoint_keep,
             best: self.checkpoint_best,
             job_uid: self.job_uid.clone(),
+            local: self.local_copies(),
+        })
+    }
+
+    fn local_copies(&self) -> Option<LocalCopiesEnvironment> {
+        Some(LocalCopiesEnvironment {
+            dir: self.checkpoint_local_dir.clone()?,
+            every_steps: self.checkpoint_local_every_steps?,
+            max_bytes: self.checkpoint_local_max_bytes,
         })
     }
 }

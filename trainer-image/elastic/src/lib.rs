@@ -12,6 +12,7 @@ pub mod digest;
 pub mod io_timeout;
 pub mod lag;
 pub mod ledger;
+pub mod local_copies;
 pub mod machine;
 pub mod micro;
 pub mod numerics;

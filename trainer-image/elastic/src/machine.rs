@@ -139,7 +139,7 @@ impl Machine {
                 self.leave_alone();
             }
             (Event::LeaveRequested, State::Training(_)) => self.leave_requested = true,
-            (Event::HasState, State::Forming(_)) => self.has_state = true,
+            (Event::HasState, State::Lobby | State::Forming(_)) => self.has_state = true,
             (Event::Formed, State::Forming(place)) => {
                 self.has_state = true;
                 self.state = State::Training(place.clone());
@@ -169,7 +169,8 @@ impl Machine {
             (_, State::Ended(_) | State::SavingAlone)
             | (Event::SavedAlone, State::Lobby | State::Forming(_) | State::Training(_))
             | (Event::Fault { .. }, State::Lobby)
-            | (Event::HasState | Event::Formed, State::Lobby | State::Training(_))
+            | (Event::HasState, State::Training(_))
+            | (Event::Formed, State::Lobby | State::Training(_))
             | (Event::Boundary { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {}
         }
     }

@@ -23,12 +23,26 @@ pub enum Origin {
     Fresh,
     /// The state is a checkpoint that the rank can read.
     Loaded,
+    /// The state is in memory, from a copy that the worker has kept. Others may have a newer one.
+    Held,
     /// The state is in memory, since the rank was a member of a generation.
     Live,
 }
 
 impl Origin {
-    const ALL: [Self; 4] = [Self::Torn, Self::Fresh, Self::Loaded, Self::Live];
+    const ALL: [Self; 5] = [
+        Self::Torn,
+        Self::Fresh,
+        Self::Loaded,
+        Self::Held,
+        Self::Live,
+    ];
+
+    /// Whether the rank has all bytes of the state in memory, and the state has committed steps.
+    #[must_use]
+    pub const fn is_in_memory(self) -> bool {
+        matches!(self, Self::Held | Self::Live)
+    }
 
     /// Returns the number of the origin, for a collective.
     #[must_use]
@@ -172,7 +186,7 @@ impl StateSource {
         Ok(Self {
             claim: best,
             rank: claims.iter().position(holds).unwrap_or_default(),
-            must_send: best.origin != Origin::Live || !claims.iter().all(holds),
+            must_send: !best.origin.is_in_memory() || !claims.iter().all(holds),
             lost: lost.filter(|lost| lost.id() > best.id()).map(named),
         })
     }

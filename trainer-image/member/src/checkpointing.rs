@@ -15,6 +15,7 @@ use crate::checkpoint::{self, Damage, Directory, Identity, Manifest, Saver, Save
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::ledger::Ledger;
+use crate::local_copies::LocalCopies;
 use crate::state::Table;
 use crate::world::{Saving, SavingSum};
 
@@ -55,6 +56,8 @@ pub struct Checkpointing {
     stuck_since: Option<Instant>,
     /// Whether the ranks compare their states before a save.
     compares_replicas: bool,
+    /// Copies in a volume of the worker; `None` if the job keeps none.
+    pub(crate) copies: Option<LocalCopies>,
 }
 
 /// Data for the manifest of the save in flight.
@@ -96,6 +99,10 @@ impl Checkpointing {
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
         let directory = Directory::new(settings.dir.clone());
+        let copies = LocalCopies::prepare(launch, &identity, &table)?;
+        if copies.is_some() {
+            reporter.keeps_copies();
+        }
         let mut checkpointing = Self {
             every_steps: settings.every_steps,
             saver: Saver::start(settings, &directory, table.clone())?,
@@ -114,6 +121,7 @@ impl Checkpointing {
             first_generation: 0,
             stuck_since: None,
             compares_replicas: launch.compares_replicas,
+            copies,
         };
         let uid = settings.job_uid.clone();
         let directory = checkpointing.directory.clone();
@@ -133,6 +141,13 @@ impl Checkpointing {
     #[must_use]
     pub const fn found(&self) -> Option<&Manifest> {
         self.found.as_ref()
+    }
+
+    /// The checkpoint that this process has found, unless it is known to be damaged.
+    pub(crate) fn sound(&self) -> Option<CheckpointId> {
+        let id = self.found.as_ref().map(Manifest::id)?;
+        let damage = self.directory.damaged().of(id);
+        damage.is_none().then_some(id)
     }
 
     /// Names a checkpoint by its path, for messages.
@@ -238,6 +253,7 @@ impl Checkpointing {
             is_stuck: self.io_timeout.is_worth_reporting(still),
             gives_up: false,
             durable_line: self.ledger.as_ref().map_or(0, Ledger::durable),
+            is_copying: self.copies.as_ref().is_some_and(LocalCopies::is_writing),
         }
     }
 

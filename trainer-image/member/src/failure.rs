@@ -23,7 +23,8 @@ pub enum Failure {
     /// All ranks that had the state are lost, and no other rank has received it completely.
     #[error(
         "the state after step {step} of generation {generation} is lost: every rank that had it is gone, and no \
-         other rank has received all of it; training restarts from the newest checkpoint, or from step 0 if there is none"
+         other rank has received all of it; training restarts from the newest checkpoint or local copy, or from step 0 if \
+         there is none"
     )]
     StateLost {
         /// Generation of the lost state.

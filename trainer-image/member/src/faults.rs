@@ -61,6 +61,11 @@ pub enum Point {
     Compare,
     /// When half of a checkpoint's part is written. `step` is the checkpoint's.
     Checkpoint,
+    /// When the local copies before are deleted, before the next one is written. `step` is the
+    /// copy's.
+    CopyBegun,
+    /// When a local copy is written, before it gets its name. `step` is the copy's.
+    CopyWritten,
     /// On rank 0, when all parts and the manifest of a checkpoint are written, before it gets its
     /// name.
     Complete,

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::ledger::Source;
 use roundhouse_elastic::state::Layout;
-use roundhouse_elastic::{Event, Lost, Origin, Place, StateSource};
-use roundhouse_report::say_error;
+use roundhouse_elastic::{Claim, Event, Lost, Origin, Place, StateSource};
+use roundhouse_report::{say, say_error};
 
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -60,6 +60,7 @@ impl<R: Rendezvous> Member<'_, R> {
             peers.interrupter.release();
         }
         self.reporter.form(place.generation);
+        self.restore_copy(state)?;
         let Some(world) = self.meet(place)? else {
             return Ok(None);
         };
@@ -145,6 +146,7 @@ impl<R: Rendezvous> Member<'_, R> {
         faults::point(Point::Share, world.rank(), self.local_state.position.step);
         let mut volume_view = self.begin_volume_view(world);
         let state_bytes = state.num_own_bytes()?;
+        let mut tries_copies = true;
         let agreed = loop {
             let concluded = self.agree(world, place, &mut volume_view, state_bytes)?;
             drop(Former(former.0.take()));
@@ -158,14 +160,25 @@ impl<R: Rendezvous> Member<'_, R> {
                     if agreed.source.claim.origin != Origin::Loaded
                         || self.read_checkpoint(world, &agreed, state)?
                     {
+                        report_source(world.rank(), &agreed.source);
                         break agreed;
                     }
-                    self.search(world, place, &agreed.otherwise, &mut volume_view)?;
+                    if !self.keeps_copies() {
+                        self.search(world, place, &agreed.otherwise, &mut volume_view)?;
+                        continue;
+                    }
+                    // A copy may be newer than the next checkpoint.
+                    self.restore_copy(state)?;
+                    volume_view.search_again();
                 }
                 Concluded::Search(search) => {
                     self.search(world, place, &search, &mut volume_view)?
                 }
                 Concluded::Wait => self.wait_for_volume(&mut volume_view)?,
+                Concluded::Lost(_) if tries_copies => {
+                    tries_copies = false;
+                    self.restore_older_copy(state)?;
+                }
                 Concluded::Lost(lost) => {
                     say_error(&words_of(lost, "no process has it"));
                     let Lost { generation, step } = lost;
@@ -225,7 +238,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let checkpointing = self.checkpointing.as_ref();
         let own = RankReport {
             claim: volume_view.claim_of(&self.local_state),
-            is_live: self.local_state.claim().origin == Origin::Live,
+            is_live: self.local_state.claim().origin.is_in_memory(),
             debt: checkpointing
                 .map_or_else(Default::default, |checkpointing| checkpointing.saver.debt()),
             carried: checkpointing.and_then(|checkpointing| checkpointing.saver.carried()),
@@ -249,12 +262,29 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 }
 
+/// Says that training continues from a local copy: on the rank that has it.
+fn report_source(rank: u32, source: &StateSource) {
+    let Claim {
+        origin,
+        generation,
+        step,
+        hash: _,
+    } = source.claim;
+    if origin == Origin::Held && rank as usize == source.rank {
+        say(&format!(
+            "training continues from the local copy of step {step} of generation {generation}"
+        ));
+    }
+}
+
 /// Source of the state that the generation starts with.
 fn source(agreed: &StateSource) -> Source {
     match agreed.claim.origin {
         Origin::Fresh => Source::Initial,
         Origin::Loaded => Source::Checkpoint,
-        Origin::Live | Origin::Torn => Source::Rank(u32::try_from(agreed.rank).unwrap_or_default()),
+        Origin::Held | Origin::Live | Origin::Torn => {
+            Source::Rank(u32::try_from(agreed.rank).unwrap_or_default())
+        }
     }
 }
 

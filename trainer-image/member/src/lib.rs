@@ -34,6 +34,7 @@ pub mod launch;
 pub mod ledger;
 pub mod links;
 pub mod lobby;
+pub mod local_copies;
 pub mod local_state;
 pub mod member;
 pub mod membership;

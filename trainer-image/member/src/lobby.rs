@@ -159,6 +159,7 @@ mod tests {
             keep: 2,
             best: None,
             job_uid: None,
+            local: None,
         });
         for generation in 1..=3 {
             // No thread of the former training has written yet.

@@ -1,7 +1,7 @@
 //! What this process has of the training's state, besides the bytes that are trained.
 
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::{Chain, Claim, Origin, TrainingPosition};
+use roundhouse_elastic::{Chain, CheckpointId, Claim, Origin, TrainingPosition};
 
 use crate::checkpoint::Manifest;
 
@@ -86,6 +86,18 @@ impl LocalState {
         if self.claim() == *damaged {
             self.torn = Some(damaged.torn());
         }
+    }
+
+    /// The local state of a process that reads a copy of the state `id` with these
+    /// [`Self::words`]. `None` if they cannot be parsed or name another state.
+    pub(crate) fn held(&self, words: &[u8], id: CheckpointId) -> Option<Self> {
+        let mut held = self.clone();
+        held.take(words)?;
+        if CheckpointId::of(&held.chain.head()) != id {
+            return None;
+        }
+        (held.origin, held.generation, held.torn) = (Origin::Held, id.generation, None);
+        Some(held)
     }
 
     /// Marks the state as one with which a generation trains. The claim does not change before a

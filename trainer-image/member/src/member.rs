@@ -11,6 +11,7 @@ use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::launch::Launch;
 use crate::lobby::{Peers, poll_inputs};
+use crate::local_copies::LocalCopies;
 use crate::local_state::LocalState;
 use crate::membership::POLL_INTERVAL;
 use crate::signals::LeaveRequest;
@@ -72,11 +73,16 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         reporter: &'reporter mut Reporter,
     ) -> Self {
         let Control {
-            machine,
+            mut machine,
             peers,
             leave,
         } = control;
         reporter.enter(Phase::Lobby);
+        let copies = checkpointing.as_ref().and_then(|it| it.copies.as_ref());
+        if copies.is_some_and(LocalCopies::has_copies) {
+            // If the process is asked to leave now, it saves the state of its copy.
+            machine.apply(Event::HasState);
+        }
         Self {
             local_state,
             reporter,

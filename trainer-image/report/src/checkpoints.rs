@@ -175,6 +175,48 @@ impl Reporter {
         self.metrics.checkpoints.ledger_is_durable(step);
     }
 
+    /// Reports that this process keeps local copies. It has none yet.
+    pub fn keeps_copies(&self) {
+        self.metrics.checkpoints.has_copy(0);
+    }
+
+    /// Reports that a local copy has begun; training stopped for `stall`.
+    pub fn copy_begun(&self, stall: Duration) {
+        self.metrics.checkpoints.copy_begun(stall);
+    }
+
+    /// Reports the local copy that this process has read.
+    pub fn has_copy(&mut self, step: u64) {
+        self.metrics.checkpoints.has_copy(step);
+        self.progress.local_step = Some(step);
+    }
+
+    /// Reports a complete local copy of this step.
+    pub fn copied(&mut self, step: u64, duration: Duration) {
+        self.has_copy(step);
+        self.metrics.checkpoints.copied(duration);
+        self.set_copy_problem(None);
+    }
+
+    /// Counts a local copy that was due while another was being written.
+    pub fn copy_skipped(&self) {
+        self.metrics.checkpoints.copy_skipped();
+    }
+
+    /// Reports why there is no local copy.
+    pub fn copy_failed(&mut self, reason: &str) {
+        self.metrics.checkpoints.copy_failed();
+        self.set_copy_problem(Some(reason.to_owned()));
+    }
+
+    fn set_copy_problem(&mut self, error: Option<String>) {
+        if self.progress.local_error != error {
+            self.log("local copy", error.as_deref(), "written again");
+            self.progress.local_error = error;
+            self.write_status();
+        }
+    }
+
     /// Reports why ledger lines cannot be written; `None` while they can.
     pub fn ledger(&mut self, error: Option<String>) {
         if self.problems.ledger != error {

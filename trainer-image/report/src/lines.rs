@@ -23,6 +23,8 @@ impl Reporter {
             eval_loss: _,
             eval_perplexity: _,
             checkpoint_step: _,
+            local_step: _,
+            local_error: _,
             checkpoint_at: _,
             best_checkpoint: _,
             checkpoint_error: _,

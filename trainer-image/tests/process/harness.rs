@@ -171,7 +171,10 @@ impl Job {
             trainer_config_file: Some(self.path("config")),
             run_dir: self.run_dir(node),
             data_dir: data_dir.to_owned(),
-            checkpoint: self.checkpoint.clone(),
+            checkpoint: self
+                .checkpoint
+                .clone()
+                .map(|checkpoint| of_worker(checkpoint, node)),
         };
         let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
         let mut command = trainer();
@@ -305,7 +308,16 @@ pub(crate) fn every_steps(dir: PathBuf, steps: u64) -> CheckpointEnvironment {
         keep: 2,
         best: None,
         job_uid: None,
+        local: None,
     }
+}
+
+/// Gives each worker a directory of its own for local copies.
+fn of_worker(mut checkpoint: CheckpointEnvironment, node: u32) -> CheckpointEnvironment {
+    if let Some(local) = &mut checkpoint.local {
+        local.dir.push(node.to_string());
+    }
+    checkpoint
 }
 
 /// Audits a volume. Returns the exit code and the output.

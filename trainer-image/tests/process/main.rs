@@ -31,6 +31,7 @@ mod init_from;
 mod large_states;
 mod layout;
 mod leaving;
+mod local_copies;
 mod long_saves;
 mod mount;
 mod nccl;

@@ -192,6 +192,7 @@ impl Checkpointing {
             keep: self.checkpoint_keep,
             best: self.checkpoint_best,
             job_uid: None,
+            local: None,
         })
     }
 }

@@ -123,7 +123,7 @@ impl Trainer<'_> {
                 Todo::Step => self.step(),
                 Todo::SaveAlone => {
                     self.leave_group();
-                    self.member.save_alone(&self.work.tensors);
+                    self.member.save_alone(&mut self.work.tensors);
                     Ok(Some(Event::SavedAlone))
                 }
                 Todo::Exit(outcome) => return self.end(outcome),

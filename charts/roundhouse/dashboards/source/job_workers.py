@@ -90,10 +90,12 @@ def checkpoints():
         ),
         timeseries(
             "Time to save",
-            "Time from the end of the step until the checkpoint was complete, and the pause of training for it.",
+            "Time from the end of the step until the checkpoint or the local copy was complete, and the pause of training for it.",
             [
                 query(most("checkpoint_seconds"), "complete after"),
                 query(most("checkpoint_stall_seconds"), "training paused"),
+                query(most("local_copy_seconds"), "local copy complete after"),
+                query(most("local_copy_stall_seconds"), "training paused for it"),
             ],
             "s",
             width=6,
@@ -105,6 +107,8 @@ def checkpoints():
                 query(most("checkpoint_bytes"), "size"),
                 query(f"sum by ({EACH_JOB}) ({of('roundhouse_train_checkpoint_failures_total', JOB)})", "failed"),
                 query(f"sum by ({EACH_JOB}) ({of('roundhouse_train_checkpoints_skipped_total', JOB)})", "skipped"),
+                query(f"sum by ({EACH_JOB}) ({of('roundhouse_train_local_copy_failures_total', JOB)})", "local copies failed"),
+                query(f"sum by ({EACH_JOB}) ({of('roundhouse_train_local_copies_skipped_total', JOB)})", "local copies skipped"),
             ],
             "bytes",
             width=6,

@@ -9,6 +9,8 @@ use roundhouse_contract::BestMetric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::quantity;
+
 /// Where and when the state of training is saved. Independent of the intervals, a checkpoint is
 /// written when training ends and when workers that have the newest state are asked to leave
 /// (suspension, deletion, a drain).
@@ -38,6 +40,61 @@ pub struct Checkpoint {
     /// its best state itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
+    /// Also keeps copies of the state in each pod. If all processes that hold the state die, and a
+    /// pod of theirs stays, training continues from its copy and not from the older checkpoint.
+    /// Only for jobs whose processes stay for all generations: the built-in trainer and scripts
+    /// that join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<LocalCopies>,
+}
+
+/// Copies of the state in a volume of each pod. It outlives processes and containers, but not the
+/// pod.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.sizeLimit.matches('^[1-9][0-9]{0,11}(Ki|Mi|Gi|Ti)?$')")
+        .message("checkpoint.local.sizeLimit must be a whole number of bytes, or one with Ki, Mi, Gi or Ti, such as 4Gi")
+)]
+pub struct LocalCopies {
+    /// Number of committed steps between two copies. If all processes die, at most this many steps
+    /// are repeated, and those that were committed while a copy was written. A copy that is due
+    /// while the last one is being written is skipped.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub every_steps: u64,
+    /// Where the copies are: in the memory of the node or on its disk.
+    #[serde(default)]
+    pub medium: CopyMedium,
+    /// Size of the volume, such as `4Gi`. It must hold two copies of the state that the pod's
+    /// processes hold. In memory it counts against the memory limit of the container. Its
+    /// processes also keep a buffer of the size of one copy.
+    #[schemars(length(min = 1, max = 14))]
+    pub size_limit: String,
+}
+
+/// Where a pod keeps copies.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CopyMedium {
+    /// The memory of the node: fast, and lost if the node restarts.
+    #[default]
+    Memory,
+    /// The disk on which the node keeps the files of its pods.
+    Disk,
+}
+
+impl LocalCopies {
+    /// [`Self::size_limit`] in bytes; `None` if it is not of the form that the schema requires.
+    #[must_use]
+    pub fn max_bytes(&self) -> Option<u64> {
+        let digits = self
+            .size_limit
+            .trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let unit = &self.size_limit[digits.len()..];
+        let is_allowed = is_whole && matches!(unit, "" | "Ki" | "Mi" | "Gi" | "Ti");
+        let bytes = quantity::bytes(&self.size_limit).filter(|bytes| *bytes > 0)?;
+        is_allowed.then_some(bytes)
+    }
 }
 
 /// Seconds between checkpoints if the job sets no interval. It bounds the loss if all
@@ -118,6 +175,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn size_limit_is_a_number_of_bytes() {
+        for (size_limit, expected) in [
+            ("7", Some(7)),
+            ("3Ki", Some(3 << 10)),
+            ("12Mi", Some(12 << 20)),
+            ("4Gi", Some(4 << 30)),
+            ("1Ti", Some(1 << 40)),
+            ("99999999999Ti", None),
+            ("0Gi", None),
+            ("1.5Gi", None),
+            ("+1Gi", None),
+            ("4G", None),
+            ("Gi", None),
+            ("", None),
+        ] {
+            let copies = LocalCopies {
+                every_steps: 1,
+                medium: CopyMedium::Memory,
+                size_limit: size_limit.to_owned(),
+            };
+            assert_eq!(copies.max_bytes(), expected, "{size_limit}");
+        }
+    }
+
+    #[test]
     fn default_interval_is_ten_minutes() {
         for (steps, seconds, expected) in [
             (None, None, Some(600)),
@@ -133,6 +215,7 @@ mod tests {
                 every_seconds: seconds,
                 keep: 3,
                 best: None,
+                local: None,
             };
             assert_eq!(checkpoint.seconds(), expected, "{steps:?} {seconds:?}");
         }

@@ -20,6 +20,8 @@ pub(crate) struct Executor {
     workers: BTreeMap<String, Worker>,
     orphans: Orphans,
     num_started: u32,
+    /// The newest generation that is known to have committed a step.
+    formed: Option<u64>,
 }
 
 impl Executor {
@@ -30,6 +32,7 @@ impl Executor {
             workers: BTreeMap::new(),
             orphans: Orphans::new(),
             num_started: 0,
+            formed: None,
         }
     }
 
@@ -45,6 +48,8 @@ impl Executor {
     /// Reaps workers that have ended, kills the processes that they left behind, and restarts
     /// workers that failed.
     pub(crate) fn supervise(&mut self) -> anyhow::Result<()> {
+        let progress = self.progress();
+        self.formed = self.formed.max(progress.map(|it| it.progress.generation));
         for worker in self.workers.values_mut() {
             if worker.collect()? {
                 self.orphans.expect();
@@ -76,6 +81,7 @@ impl Executor {
             pods: self.workers.values().map(Worker::observed).collect(),
             // The workers are child processes of this program, so no cache can be stale.
             fresh: true,
+            formed: self.formed,
             ..Observed::default()
         }
     }
@@ -145,7 +151,7 @@ impl Executor {
                     pod,
                     resource_version: _,
                     membership,
-                    earlier: _,
+                    earlier,
                 } => {
                     let mut membership = membership.clone();
                     let address = &membership.master.address;
@@ -153,7 +159,7 @@ impl Executor {
                     let host = self.workers.values().find(|w| w.address() == *address);
                     membership.master.port = host.map_or(0, Worker::port);
                     if let Some(worker) = self.workers.get_mut(pod) {
-                        worker.issue(&self.launch_plan, membership);
+                        worker.issue(&self.launch_plan, membership, earlier);
                     }
                 }
                 Action::DeletePod {

@@ -51,6 +51,7 @@ fn site(plan: &LaunchPlan, worker: &Worker, dir: &Path) -> WorkerSite {
         trainer_config_file: launch_plan::trainer_config(&plan.dir),
         data_dir: plan.data_dir.clone(),
         checkpoint_dir: launch_plan::state(&plan.dir),
+        copies_dir: dir.join("copies"),
         expected_device: None,
     }
 }

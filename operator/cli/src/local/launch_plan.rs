@@ -54,6 +54,7 @@ pub(super) fn keep_state(job: &mut TrainingJob, options: &Options) {
         every_seconds: Some(DEFAULT_EVERY_SECONDS),
         keep: DEFAULT_KEEP,
         best: None,
+        local: None,
     });
 }
 

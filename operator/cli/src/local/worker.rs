@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
+use roundhouse_contract::earlier::Earlier;
 use roundhouse_contract::{Action, Membership, TerminationMessage};
 use roundhouse_planner::{Processes, Termination};
 use rustix::process::{Pid, Signal, kill_process};
@@ -71,6 +72,7 @@ pub(crate) struct Worker {
     printed: Printed,
     termination: Option<Termination>,
     membership: Option<Membership>,
+    earlier: Vec<Earlier>,
     /// When to write the membership again after a failed write.
     write_again_at: Option<Instant>,
     problem: Option<Problem>,
@@ -122,6 +124,7 @@ impl Worker {
             printed: Printed::default(),
             termination: None,
             membership: None,
+            earlier: Vec::new(),
             write_again_at: None,
             problem: None,
             processes: None,

@@ -1,7 +1,7 @@
 //! Summarizes a job in sentences.
 
 use jiff::SignedDuration;
-use roundhouse_api::{ConditionType, TrainingJob};
+use roundhouse_api::{CheckpointStatus, ConditionType, TrainingJob};
 use roundhouse_contract::{OnScale, Progress};
 use roundhouse_planner::status::{counted, percent};
 
@@ -46,6 +46,12 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
         if let Some(error) = &checkpoint.error {
             all.push(format!("The last checkpoint failed: {error}."));
         }
+        if let Some(error) = &checkpoint.local_error {
+            all.push(format!("Local copies are not written: {error}."));
+        }
+    }
+    if let Some(step) = newest_copy(facts, status.checkpoint.as_ref()) {
+        all.push(format!("The newest local copy holds {step} steps."));
     }
     if status.incidents.total > 0 {
         let number = counted(status.incidents.total, "incident");
@@ -56,6 +62,18 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
         all.push(format!("{number}{}.", last.unwrap_or_default()));
     }
     all
+}
+
+/// The step of rank 0's newest local copy, if it is newer than the checkpoint. The progress of a
+/// local run is newer than its status.
+fn newest_copy(facts: &Facts, known: Option<&CheckpointStatus>) -> Option<u64> {
+    let progress = facts.progress().filter(|_| !facts.status().is_terminal());
+    let copies = progress
+        .as_ref()
+        .map(|it| (it.local_step, it.checkpoint_step));
+    let known = known.map(|it| (it.local_step, it.step));
+    let (local, saved) = copies.filter(|(local, _)| local.is_some()).or(known)?;
+    local.filter(|local| saved < Some(*local))
 }
 
 /// A number of seconds as a duration, such as `3m10s`.

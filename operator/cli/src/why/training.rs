@@ -19,6 +19,7 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     }
     let name = facts.name();
     let found = checkpoint(facts)
+        .or_else(|| local_copies(facts))
         .or_else(|| no_progress(facts))
         .or_else(|| straggler(facts))
         .or_else(|| fewer_workers(facts));
@@ -55,6 +56,20 @@ fn checkpoint(facts: &Facts) -> Option<Diagnosis> {
         .shown_by(newest)
         .advise("Repair the volume of spec.checkpoint: it is full, read-only, slow or gone. It needs room for one more checkpoint than `keep`.")
         .advise("Nothing must be restarted: the job tries again by itself."),
+    )
+}
+
+fn local_copies(facts: &Facts) -> Option<Diagnosis> {
+    let reported = facts.progress().and_then(|it| it.local_error);
+    let error = reported.or(facts.status().checkpoint?.local_error)?;
+    Some(
+        Diagnosis::new(
+            Situation::CheckpointFailing,
+            "The job trains, but its local copies cannot be written: if all processes die, it continues from the newest checkpoint.",
+        )
+        .shown_by(error)
+        .advise("If checkpoint.local.sizeLimit is too small, suspend the job, raise it, and resume the job.")
+        .advise("If the disk of a node is full, make room on it. The job tries again by itself."),
     )
 }
 

@@ -6,7 +6,7 @@ use crate::BestMetric;
 
 use super::{
     CHECKPOINT_BEST, CHECKPOINT_DIR, CHECKPOINT_EVERY_SECONDS, CHECKPOINT_EVERY_STEPS,
-    CHECKPOINT_KEEP, EnvironmentInvalid, JOB_UID, number,
+    CHECKPOINT_KEEP, EnvironmentInvalid, JOB_UID, LocalCopiesEnvironment, number,
 };
 
 /// Number of checkpoints that are kept by default.
@@ -31,6 +31,8 @@ pub struct CheckpointEnvironment {
     pub best: Option<BestMetric>,
     /// UID of the job that writes there.
     pub job_uid: Option<String>,
+    /// Copies of the state on each worker; `None` if there are none.
+    pub local: Option<LocalCopiesEnvironment>,
 }
 
 impl CheckpointEnvironment {
@@ -43,6 +45,7 @@ impl CheckpointEnvironment {
             keep,
             best,
             job_uid,
+            local,
         } = self;
         let mut pairs = vec![
             (CHECKPOINT_DIR, dir.display().to_string()),
@@ -52,6 +55,7 @@ impl CheckpointEnvironment {
         pairs.extend(every_seconds.map(|seconds| (CHECKPOINT_EVERY_SECONDS, seconds.to_string())));
         pairs.extend(best.map(|metric| (CHECKPOINT_BEST, metric.to_string())));
         pairs.extend(job_uid.clone().map(|uid| (JOB_UID, uid)));
+        pairs.extend(local.iter().flat_map(LocalCopiesEnvironment::to_pairs));
         pairs
     }
 
@@ -60,7 +64,7 @@ impl CheckpointEnvironment {
     pub(super) fn read(
         get: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, EnvironmentInvalid> {
-        let get = |variable| get(variable).filter(|text| !text.is_empty());
+        let get = |variable: &str| get(variable).filter(|text| !text.is_empty());
         let interval = |variable| at_least(variable, &1, get(variable));
         let Some(dir) = get(CHECKPOINT_DIR) else {
             return Ok(None);
@@ -75,11 +79,12 @@ impl CheckpointEnvironment {
                 .map(|text| number(CHECKPOINT_BEST, text))
                 .transpose()?,
             job_uid: get(JOB_UID),
+            local: LocalCopiesEnvironment::read(get)?,
         }))
     }
 }
 
-fn at_least<T: std::str::FromStr + PartialOrd>(
+pub(super) fn at_least<T: std::str::FromStr + PartialOrd>(
     variable: &'static str,
     least: &T,
     text: Option<String>,
@@ -116,6 +121,7 @@ mod tests {
                 keep: 3,
                 best: every_seconds.map(|_| BestMetric::Top1),
                 job_uid: every_steps.map(|_| "uid".to_owned()),
+                local: None,
             };
             let pairs = checkpoint.to_pairs();
             let pairs: Vec<_> = pairs.iter().map(|(k, v)| (*k, v.as_str())).collect();

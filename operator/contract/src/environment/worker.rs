@@ -90,6 +90,8 @@ pub struct WorkerSite {
     pub data_dir: PathBuf,
     /// Directory for checkpoints and the ledger of this job.
     pub checkpoint_dir: PathBuf,
+    /// Directory of this worker alone for local copies.
+    pub copies_dir: PathBuf,
     /// Device, see [`WorkerEnvironment::expected_device`]; `None` for any.
     pub expected_device: Option<ExpectedDevice>,
 }
@@ -187,6 +189,7 @@ mod tests {
                 keep: 3,
                 best: Some(BestMetric::Top1),
                 job_uid: None,
+                local: None,
             }),
             address: Some("10.0.0.1".to_owned()),
             rendezvous_port: 29_500,

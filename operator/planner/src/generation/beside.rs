@@ -10,9 +10,11 @@ use jiff::Timestamp;
 use roundhouse_contract::earlier::{Earlier, MAX_EARLIER};
 
 use crate::draft::Draft;
+use crate::generation::copies;
 use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
 use crate::status::time_left;
+use crate::validate::ValidatedJob;
 use crate::worker_state::{has_lost_its_processes, is_alive, is_member_of_any, may_hold_state};
 
 /// How long a deleted pod on a node that does not answer counts as training. Kubernetes itself
@@ -40,19 +42,25 @@ pub fn newest_formed(observed: &Observed, newest: u64) -> u64 {
 pub(crate) fn generations_of(pod: &Pod) -> impl Iterator<Item = Earlier> {
     let newest = pod.membership.as_ref().filter(|_| is_member_of_any(pod));
     let earlier: &[Earlier] = newest.map_or(&[], |_| &pod.earlier);
+    // An entry without nodes only says that the pod may keep a copy.
+    let earlier = earlier.iter().filter(|it| it.nodes > 0);
     let newest = newest.map(|document| Earlier {
         generation: document.generation,
         nodes: document.nodes,
     });
-    earlier.iter().copied().chain(newest)
+    earlier.copied().chain(newest)
 }
 
 /// The value of the pod's annotation of earlier generations once it has its place in the next one.
-pub(crate) fn kept(pod: &Pod, formed: u64) -> Vec<Earlier> {
+pub(crate) fn kept(job: &ValidatedJob, pod: &Pod, formed: u64) -> Vec<Earlier> {
     let all = generations_of(pod);
     let mut kept: Vec<Earlier> = all.filter(|it| it.generation >= formed).collect();
-    let surplus = kept.len().saturating_sub(MAX_EARLIER);
+    let copy = copies::are_kept(job)
+        .then(|| copies::entry(pod, formed, &kept))
+        .flatten();
+    let surplus = (kept.len() + usize::from(copy.is_some())).saturating_sub(MAX_EARLIER);
     kept.drain(..surplus);
+    kept.splice(0..0, copy);
     kept
 }
 
@@ -100,8 +108,13 @@ pub(crate) fn saving(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
     if draft.job.checkpoint.is_none() || next.iter().any(|pod| may_hold_state(pod)) {
         return None;
     }
-    let pods = draft.observed.pods.iter().filter(|pod| is_alive(pod));
-    let holders = pods.filter(|pod| formed_with(pod, draft.members.formed).is_some());
+    let formed = draft.members.formed;
+    // A restarted container saves the copy of its pod.
+    let has_copy =
+        |pod: &Pod| copies::are_kept(draft.job) && copies::generation_of(pod, formed).is_some();
+    let pods = draft.observed.pods.iter();
+    let holders =
+        pods.filter(|pod| is_alive(pod) && formed_with(pod, formed).is_some() || has_copy(pod));
     let left = holders.filter_map(|pod| still_leaves(pod, draft.now));
     left.max()
 }

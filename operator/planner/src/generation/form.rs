@@ -14,6 +14,7 @@ use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 use crate::draft::{Draft, event};
 use crate::failures::newcomers;
 use crate::generation::beside;
+use crate::generation::copies;
 use crate::generation::members::{fingerprint, order};
 use crate::generation::stranded;
 use crate::observed::Pod;
@@ -68,9 +69,15 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
 }
 
 /// Raises the next generation, unless another generation that shares no member with it may still
-/// train or save its state.
+/// train or save its state, or a worker returns with a copy of a newer state.
 fn next(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
-    match beside::left(draft, members).max(beside::saving(draft, members)) {
+    let left = beside::left(draft, members).max(beside::saving(draft, members));
+    if left.is_none()
+        && let Some(reason) = copies::wait(draft, members)
+    {
+        return reason;
+    }
+    match left {
         None => raise(draft, members),
         Some(left) => {
             if left < Duration::MAX {
@@ -201,7 +208,7 @@ fn document(
             repeats: 0,
         },
         earlier: match action {
-            Instruction::Join => beside::kept(pod, draft.members.formed),
+            Instruction::Join => beside::kept(draft.job, pod, draft.members.formed),
             Instruction::Leave => Vec::new(),
         },
     }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
-use self::victims::{dismiss, num_places, straggler, survivors, victims};
-use crate::generation::{beside, completed, newest_seen, topology};
+use self::victims::{Holders, dismiss, num_places, straggler, survivors, victims};
+use crate::generation::{beside, completed, copies, newest_seen, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -50,6 +50,8 @@ pub struct Members<'a> {
     pub(crate) completed: BTreeSet<u32>,
     /// Most members of the next generation.
     num_places: usize,
+    /// Whether pods keep copies of the state.
+    keep_copies: bool,
     /// UIDs of pods that must not train any more.
     condemned: BTreeSet<&'a str>,
 }
@@ -84,6 +86,7 @@ impl<'a> Members<'a> {
         let generation = membership.map_or(0, |m| m.generation);
         let newest_seen = newest_seen::newest(observed, generation);
         let formed = beside::newest_formed(observed, generation);
+        let keep_copies = copies::are_kept(job);
         // After a restore the status may describe a generation that the pods have left: its
         // completions are not used.
         let completed = membership.filter(|m| m.generation == newest_seen);
@@ -95,14 +98,18 @@ impl<'a> Members<'a> {
             || (!completed.is_empty() && all.any(|pod| is_alive(pod) && is_of(pod, generation)));
         if !is_ending {
             let straggler = straggler(&workers, observed);
+            let holders = Holders {
+                formed,
+                keep_copies,
+            };
             let members = victims(
                 &survivors(&workers, formed),
                 job.replicas,
                 straggler,
-                formed,
+                holders,
             );
             dismiss(&mut workers, &mut surplus, &members);
-            let others = victims(&workers, job.num_pods(), straggler, formed);
+            let others = victims(&workers, job.num_pods(), straggler, holders);
             dismiss(&mut workers, &mut surplus, &others);
         }
         let num_places = num_places(&workers, job, formed);
@@ -121,6 +128,7 @@ impl<'a> Members<'a> {
             nodes: membership.map_or(0, |m| m.nodes),
             completed,
             num_places,
+            keep_copies,
             condemned,
         }
     }
@@ -223,7 +231,7 @@ impl<'a> Members<'a> {
             .filter(|pod| is_available(pod) || is_survivor(pod))
             .filter(|pod| !pod.unreachable && !self.is_condemned(pod) && !is_preparing(pod))
             .collect();
-        able.sort_by_key(|pod| seniority(pod));
+        able.sort_by_key(|pod| self.seniority(pod));
         able
     }
 
@@ -244,7 +252,7 @@ impl<'a> Members<'a> {
         // Until node rank 0 is issued, it goes to the most senior pod without a place: a new place
         // may have made another pod more senior.
         let leads = |pod: &&Pod| pod.membership.as_ref().is_some_and(|m| m.node_rank == 0);
-        let most_senior = || others.iter().copied().min_by_key(|pod| seniority(pod));
+        let most_senior = || others.iter().copied().min_by_key(|pod| self.seniority(pod));
         let first = members.iter().copied().find(leads).or_else(most_senior);
         if topology::is_known(able)
             && let Some(first) = first
@@ -269,6 +277,24 @@ impl<'a> Members<'a> {
             .filter_map(|place| place.or_else(|| rest.next()))
             .collect()
     }
+
+    /// The order without topology. Survivors come first, in their old order; of two with the same
+    /// old place, the one of the newer generation. Workers that keep a copy follow, the newest
+    /// state first, and then new workers by index. So node rank 0 has the newest state, if one of
+    /// them has it. The key of a worker does not change until it gets its next place, unless it
+    /// loses its state or an older generation turns out to have formed.
+    fn seniority(&self, pod: &Pod) -> impl Ord + use<> {
+        let copied = self
+            .keep_copies
+            .then(|| copies::generation_of(pod, self.formed))
+            .flatten();
+        let survivor = pod.membership.as_ref().filter(|_| may_hold_state(pod));
+        match (survivor, copied) {
+            (Some(old), _) => (0, old.node_rank, Reverse(old.generation), pod.index),
+            (None, Some(copied)) => (1, 0, Reverse(copied), pod.index),
+            (None, None) => (2, 0, Reverse(0), pod.index),
+        }
+    }
 }
 
 /// Whether the container that runs in the pod has a place in this generation.
@@ -280,17 +306,6 @@ pub fn is_of(pod: &Pod, generation: u64) -> bool {
                 && membership.action == MembershipAction::Join
                 && membership.incarnation == pod.incarnation()
         })
-}
-
-/// The order without topology. Survivors come first, in their old order; of two with the same old
-/// place, the one of the newer generation. New workers follow by index. So node rank 0 is a
-/// survivor, which has the state, if there is one. The key of a worker does not change until it
-/// gets its next place, unless it loses its state.
-fn seniority(pod: &Pod) -> impl Ord + use<> {
-    match pod.membership.as_ref().filter(|_| may_hold_state(pod)) {
-        Some(old) => (0, old.node_rank, Reverse(old.generation), pod.index),
-        None => (1, 0, Reverse(0), pod.index),
-    }
 }
 
 /// Fingerprint of a set of workers, independent of their order.

@@ -6,6 +6,7 @@ use roundhouse_api::{CheckpointStatus, EventReason, TrainingJobStatus};
 use roundhouse_contract::{BestCheckpoint, Progress};
 
 use crate::draft::{Draft, event};
+use crate::generation::copies;
 use crate::status::time;
 use crate::validate::ValidatedJob;
 
@@ -20,25 +21,23 @@ pub(crate) fn differs(job: &ValidatedJob, status: &TrainingJobStatus, progress: 
 /// Whether progress reports an error that the status does not have.
 #[must_use]
 pub(crate) fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
-    let known = status.checkpoint.as_ref().and_then(|it| it.error.as_ref());
-    let error = reported(progress).and_then(|it| it.error);
-    error.is_some() && error.as_ref() != known
+    let now = reported(progress).unwrap_or_default();
+    let known = status.checkpoint.clone().unwrap_or_default();
+    let is_new = |now: &Option<String>, known: &Option<String>| now.is_some() && now != known;
+    is_new(&now.error, &known.error) || is_new(&now.local_error, &known.local_error)
 }
 
 /// Copies the report into the status. Each new error is one event.
 pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     let before = draft.status.checkpoint.take();
-    let known_error = before.as_ref().and_then(|before| before.error.clone());
+    let known: Vec<String> = before.as_ref().map(troubles).unwrap_or_default();
     let now = merged(draft.job, before, progress);
-    let error = now.as_ref().and_then(|now| now.error.as_ref());
-    if let Some(error) = error
-        && known_error.as_ref() != Some(error)
-    {
-        let message = format!("trouble with checkpoints: {error}");
-        draft
-            .events
-            .push(event(EventReason::CheckpointFailed, message));
-    }
+    let troubles = now.as_ref().map(troubles).unwrap_or_default();
+    let new = troubles
+        .into_iter()
+        .filter(|trouble| !known.contains(trouble));
+    let new = new.map(|trouble| event(EventReason::CheckpointFailed, trouble));
+    draft.events.extend(new);
     draft.status.checkpoint = now;
 }
 
@@ -61,37 +60,57 @@ fn merged(
     if now.step.is_none() {
         (now.step, now.time) = (before.step, before.time);
     }
+    let has_copies = copies::are_kept(job);
+    now.local_step = now.local_step.or(before.local_step);
+    now.local_step = now
+        .local_step
+        .filter(|step| has_copies && now.step < Some(*step));
     now.best = now.best.or(before.best).filter(is_kept);
     Some(now)
 }
 
 /// A suffix for the message about training, if checkpoints fail.
 pub(crate) fn warning(status: &TrainingJobStatus) -> String {
-    let error = status
-        .checkpoint
-        .as_ref()
-        .and_then(|checkpoint| checkpoint.error.as_ref());
-    error.map_or_else(String::new, |error| {
-        format!("; trouble with checkpoints: {error}")
-    })
+    let troubles = status.checkpoint.as_ref().map(troubles);
+    let none = String::new();
+    let all: Vec<String> = std::iter::once(none)
+        .chain(troubles.unwrap_or_default())
+        .collect();
+    all.join("; ")
+}
+
+/// What is wrong with checkpoints and local copies, as sentences without their full stops.
+fn troubles(checkpoint: &CheckpointStatus) -> Vec<String> {
+    let error = checkpoint.error.as_ref();
+    let error = error.map(|error| format!("trouble with checkpoints: {error}"));
+    let local = checkpoint.local_error.as_ref();
+    let local = local.map(|error| format!("local copies are not written: {error}"));
+    error.into_iter().chain(local).collect()
 }
 
 fn reported(progress: &Progress) -> Option<CheckpointStatus> {
     let Progress {
         checkpoint_step: step,
         checkpoint_at,
+        local_step,
         best_checkpoint: best,
         checkpoint_error,
+        local_error,
         ..
     } = progress;
-    let error = checkpoint_error.as_ref().map(|error| {
+    let [error, local_error] = [checkpoint_error, local_error].map(|error| {
+        let error = error.as_ref()?;
         let end = error.floor_char_boundary(MAX_ERROR_BYTES);
-        error[..end].to_owned()
+        Some(error[..end].to_owned())
     });
     let at = checkpoint_at.as_ref().and_then(|at| at.parse().ok());
-    (step.is_some() || error.is_some()).then(|| CheckpointStatus {
+    let is_known =
+        step.is_some() || error.is_some() || local_step.is_some() || local_error.is_some();
+    is_known.then(|| CheckpointStatus {
         step: *step,
         time: at.map(|at: Timestamp| time(at)),
+        local_step: *local_step,
+        local_error,
         best: *best,
         error,
     })

@@ -1,11 +1,12 @@
 //! Repeats the rules of the schema, because the installed schema may be older.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use roundhouse_api::{Checkpoint, FailureRule, Gang, Scheduling};
+use roundhouse_api::{Checkpoint, FailureRule, Gang, LocalCopies, Scheduling};
 use roundhouse_contract::environment::checkpoint::MIN_KEEP;
 use roundhouse_contract::{TrainerConfig, names};
 
 use crate::invalid::{InvalidSpec, invalid};
+use crate::validate::local_copies::SIZE_LIMIT;
 
 /// Most spare workers in the lobby.
 const MAX_SPARES: u32 = 1_000;
@@ -63,6 +64,17 @@ pub(super) fn checkpoint(checkpoint: &Checkpoint) -> Result<(), InvalidSpec> {
     if checkpoint.keep < MIN_KEEP {
         let message = format!("must be at least {MIN_KEEP}");
         return invalid("spec.checkpoint.keep", message);
+    }
+    checkpoint.local.as_ref().map_or(Ok(()), local_copies)
+}
+
+fn local_copies(local: &LocalCopies) -> Result<(), InvalidSpec> {
+    if local.every_steps == 0 {
+        return invalid("spec.checkpoint.local.everySteps", "must be at least 1");
+    }
+    if local.max_bytes().is_none() {
+        let message = "must be a whole number of bytes, or one with Ki, Mi, Gi or Ti, such as 4Gi";
+        return invalid(SIZE_LIMIT, message);
     }
     Ok(())
 }

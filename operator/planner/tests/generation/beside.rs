@@ -122,6 +122,7 @@ fn drained(leaving: usize, has_checkpoint: bool) -> World {
         every_seconds: None,
         keep: 3,
         best: None,
+        local: None,
     });
     world.observed.formed = Some(1);
     world.settle();

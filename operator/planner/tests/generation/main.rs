@@ -3,6 +3,7 @@
 
 mod beside;
 mod completed;
+mod copies;
 mod form;
 mod in_place;
 mod members;

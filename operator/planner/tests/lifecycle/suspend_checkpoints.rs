@@ -17,6 +17,7 @@ fn checkpoint() -> Checkpoint {
         every_seconds: None,
         keep: 3,
         best: None,
+        local: None,
     }
 }
 

@@ -118,6 +118,12 @@ fn of_job() -> Vec<Case> {
     let host = |path: &str| json!({"volume": {"hostPath": {"path": path}}});
     let best =
         |metric: &str| json!({"volume": {"hostPath": {"path": "/a"}}, "best": {"metric": metric}});
+    let copies = |size: &str| {
+        json!({
+            "volume": {"hostPath": {"path": "/a"}},
+            "local": {"everySteps": 1, "sizeLimit": size},
+        })
+    };
     let template = |spec: Value| json!({"template": {"spec": spec}});
     vec![
         (
@@ -181,6 +187,16 @@ fn of_job() -> Vec<Case> {
         (
             "leave out checkpoint.best",
             json!({"checkpoint": best("loss")}),
+            true,
+        ),
+        (
+            "checkpoint.local.sizeLimit",
+            json!({"checkpoint": copies("4GB")}),
+            false,
+        ),
+        (
+            "leave out checkpoint.local",
+            json!({"checkpoint": copies("4Gi")}),
             true,
         ),
         (

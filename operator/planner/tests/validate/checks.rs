@@ -1,6 +1,8 @@
 //! Invalid values are refused with the name of their field.
 
-use roundhouse_api::{Best, Checkpoint, CheckpointClaim, CheckpointVolume};
+use roundhouse_api::{
+    Best, Checkpoint, CheckpointClaim, CheckpointVolume, CopyMedium, LocalCopies, TrainingJob,
+};
 use roundhouse_contract::trainer::{DataFormat, Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::raw_job;
@@ -18,6 +20,7 @@ fn best_by(metric: BestMetric) -> Checkpoint {
         every_seconds: None,
         keep: 2,
         best: Some(Best { metric }),
+        local: None,
     }
 }
 
@@ -90,6 +93,76 @@ fn invalid_field_is_named_once() {
         let again = plan_rejected(&managed.job, &rejection, &observed, now);
         assert_eq!((again.events.len(), again.status), (0, observed.status));
     }
+}
+
+/// A job that keeps local copies. Its trainer container has this memory limit.
+fn with_copies(
+    size_limit: &str,
+    every_steps: u64,
+    medium: CopyMedium,
+    memory: &str,
+) -> TrainingJob {
+    let mut job = raw_job(1);
+    job.spec.checkpoint = Some(Checkpoint {
+        local: Some(LocalCopies {
+            every_steps,
+            medium,
+            size_limit: size_limit.to_owned(),
+        }),
+        best: None,
+        ..best_by(BestMetric::Loss)
+    });
+    job.spec.workers.template = serde_json::from_value(serde_json::json!({"spec": {"containers": [
+        {"name": "trainer", "resources": {"limits": {"memory": memory}}}]}}))
+    .unwrap();
+    job
+}
+
+#[test]
+fn local_copies_must_fit_into_the_memory_limit() {
+    let (memory, disk) = (CopyMedium::Memory, CopyMedium::Disk);
+    let size = Some("spec.checkpoint.local.sizeLimit");
+    let every = Some("spec.checkpoint.local.everySteps");
+    for (size_limit, every_steps, medium, limit, field) in [
+        ("1Gi", 10, memory, "2Gi", None),
+        ("1Gi", 10, memory, "1073741825", None),
+        ("1Gi", 10, memory, "1.1e9", None),
+        ("1Gi", 10, memory, "2G", None),
+        ("1Gi", 10, memory, "1Gi", size),
+        ("1Gi", 10, memory, "1G", size),
+        ("1Gi", 10, memory, "1024Mi", size),
+        ("1Gi", 10, memory, "1073741824000m", size),
+        ("1Gi", 10, disk, "1Mi", None),
+        ("1.5Gi", 10, memory, "2Gi", size),
+        ("0", 10, disk, "2Gi", size),
+        ("1Gi", 0, disk, "2Gi", every),
+    ] {
+        let job = with_copies(size_limit, every_steps, medium, limit);
+        let refused = validate(&job).err().map(|error| error.field);
+        assert_eq!(refused.as_deref(), field, "{size_limit} {medium:?} {limit}");
+    }
+}
+
+#[test]
+fn script_that_restarts_cannot_have_local_copies() {
+    let mut job = with_copies("1Gi", 10, CopyMedium::Memory, "2Gi");
+    job.spec.trainer = None;
+    job.spec.elastic.mode = Mode::Restart;
+    let container = &mut job
+        .spec
+        .workers
+        .template
+        .as_mut()
+        .unwrap()
+        .spec
+        .as_mut()
+        .unwrap()
+        .containers[0];
+    container.image = Some("script".to_owned());
+    container.command = Some(vec!["train".to_owned()]);
+    assert_eq!(validate(&job).unwrap_err().field, "spec.checkpoint.local");
+    job.spec.elastic.mode = Mode::InProcess;
+    validate(&job).unwrap();
 }
 
 #[test]

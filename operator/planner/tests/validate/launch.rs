@@ -38,6 +38,7 @@ fn variables(raw: &Value) -> Vec<(&'static str, String)> {
         trainer_config_file: PathBuf::new(),
         data_dir: PathBuf::new(),
         checkpoint_dir: PathBuf::new(),
+        copies_dir: PathBuf::new(),
         expected_device: None,
     };
     launch::environment(&job, 0, site).to_pairs()

@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::{
     HostPathVolumeSource, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Volume,
     VolumeMount,
 };
-use roundhouse_api::CheckpointVolume;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use roundhouse_api::{CheckpointVolume, CopyMedium, LocalCopies};
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::DataVolume;
 use roundhouse_contract::{labels, paths};
@@ -15,6 +16,7 @@ const PODINFO: &str = "roundhouse-podinfo";
 const DATA: &str = "roundhouse-data";
 const WEIGHTS: &str = "roundhouse-weights";
 const CHECKPOINTS: &str = "roundhouse-checkpoints";
+const COPIES: &str = "roundhouse-copies";
 /// Volumes in memory: name and mount path. NCCL and Gloo need `/dev/shm`.
 const MEMORY: [(&str, &str); 2] = [
     ("roundhouse-run", paths::RUN_DIR),
@@ -53,6 +55,7 @@ pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
         }
     }
     all.extend(job.checkpoint.as_ref().map(|c| checkpoints(&c.volume)));
+    all.extend(local_copies(job).map(copies));
     all
 }
 
@@ -73,6 +76,7 @@ pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
     }
     let keeps_state = job.checkpoint.is_some();
     all.extend(keeps_state.then(|| mount(CHECKPOINTS, paths::CHECKPOINT_DIR, false)));
+    all.extend(local_copies(job).map(|_| mount(COPIES, paths::COPIES_DIR, false)));
     all
 }
 
@@ -148,6 +152,25 @@ fn data(name: &str, volume: &DataVolume) -> Volume {
                 claim_name: source.claim_name.clone(),
                 read_only: Some(true),
             }
+        }),
+        ..Volume::default()
+    }
+}
+
+fn local_copies(job: &ValidatedJob) -> Option<&LocalCopies> {
+    job.checkpoint.as_ref()?.local.as_ref()
+}
+
+fn copies(local: &LocalCopies) -> Volume {
+    let medium = match local.medium {
+        CopyMedium::Memory => Some("Memory".to_owned()),
+        CopyMedium::Disk => None,
+    };
+    Volume {
+        name: COPIES.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            medium,
+            size_limit: Some(Quantity(local.size_limit.clone())),
         }),
         ..Volume::default()
     }

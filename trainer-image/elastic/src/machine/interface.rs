@@ -47,7 +47,7 @@ pub enum Action<'machine> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The process has the state from which the generation continues. Other ranks
-    /// may still lack it.
+    /// may still lack it. In the lobby: its worker has kept a copy.
     HasState,
     /// The process group exists and the state is equal on all ranks.
     Formed,

@@ -79,6 +79,22 @@ fn lobby_process_forms_the_generation_it_sees() {
 }
 
 #[test]
+fn process_in_the_lobby_saves_the_copy_that_its_worker_has_kept() {
+    for (copies, expected) in [
+        (true, Action::SaveAlone),
+        (false, Action::Exit(Outcome::Left)),
+    ] {
+        let mut machine = Machine::new(1, 0);
+        if copies {
+            machine.apply(Event::HasState);
+        }
+        assert_eq!(machine.next(), Action::Wait);
+        machine.apply(Event::LeaveRequested);
+        assert_eq!(machine.next(), expected);
+    }
+}
+
+#[test]
 fn generation_found_at_the_start_is_never_joined() {
     let mut machine = Machine::new(0, 4);
     assert_eq!(machine.see(&document(4)), Verdict::Old);

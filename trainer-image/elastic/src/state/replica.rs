@@ -49,6 +49,7 @@ mod tests {
         let live = |step| claim(Origin::Live, step);
         let loaded = |step| claim(Origin::Loaded, step);
         let torn = |step| claim(Origin::Torn, step);
+        let held = |step| claim(Origin::Held, step);
         let fresh = Claim::FRESH;
         for (claims, expected) in [
             ([live(7), live(7)], live(7)),
@@ -65,6 +66,11 @@ mod tests {
             ([torn(7), loaded(5)], loaded(5)),
             ([live(4), loaded(5)], loaded(5)),
             ([loaded(4), loaded(5)], loaded(5)),
+            ([held(7), held(7)], held(7)),
+            // The part of one process was damaged, or it has found a newer checkpoint.
+            ([held(7), fresh], torn(7)),
+            ([held(7), held(5)], torn(7)),
+            ([held(7), loaded(9)], loaded(9)),
         ] {
             assert_eq!(claims_of_replicas(&claims, 2), [expected; 2], "{claims:?}");
         }

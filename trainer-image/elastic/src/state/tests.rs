@@ -19,6 +19,10 @@ const fn loaded(generation: u64, step: u64) -> Claim {
     claim(Origin::Loaded, generation, step)
 }
 
+const fn held(generation: u64, step: u64) -> Claim {
+    claim(Origin::Held, generation, step)
+}
+
 const FRESH: Claim = Claim::FRESH;
 
 #[test]
@@ -49,6 +53,21 @@ fn lowest_rank_with_the_best_claim_sends() {
         (
             "a checkpoint beats an older state in memory",
             &[live(1, 535), loaded(2, 500)],
+            (1, true),
+        ),
+        (
+            "equal copies that workers have kept are not sent",
+            &[held(1, 7), held(1, 7)],
+            (0, false),
+        ),
+        (
+            "a copy beats an older checkpoint",
+            &[loaded(1, 6), held(1, 7)],
+            (1, true),
+        ),
+        (
+            "a checkpoint beats an older copy",
+            &[held(1, 6), loaded(1, 7)],
             (1, true),
         ),
         (
@@ -140,6 +159,9 @@ fn only_live_states_continue_while_the_volume_is_silent() {
     let old_loaded = &[loaded(1, 20)][..];
     let new_live = &[live(2, 501), loaded(2, 500)][..];
     let newest = &[loaded(2, 500)][..];
+    // The other workers may have trained on without this one.
+    let old_copy = &[held(1, 535)][..];
+    let new_copy = &[held(2, 501), loaded(2, 500)][..];
     for (claims, volume, expected) in [
         // A spare that has waited in the lobby since the job began.
         (fresh, newer, Plan::Search),
@@ -154,6 +176,10 @@ fn only_live_states_continue_while_the_volume_is_silent() {
         (old_loaded, Volume::Silent, Plan::Wait),
         (&torn[..], Volume::Silent, Plan::Wait),
         (old_live, Volume::Silent, continues(old_live)),
+        (old_copy, Volume::Silent, Plan::Wait),
+        (old_copy, newer, Plan::Search),
+        (new_copy, newer, continues(new_copy)),
+        (old_copy, Volume::Absent, continues(old_copy)),
         (fresh, Volume::Absent, continues(fresh)),
         (&torn[..], Volume::Absent, Plan::Lost(lost)),
         // Another process group has this number, or a later one.
@@ -184,7 +210,7 @@ proptest! {
     #[test]
     fn best_claim_is_greatest_and_origins_round_trip(
         claims in proptest::collection::vec(
-            (0_u64..4, 0_u64..4, 0_u64..4)
+            (0_u64..5, 0_u64..4, 0_u64..4)
                 .prop_map(|(code, generation, step)| {
                     let is_first = step == 0 || code == Origin::Fresh.code();
                     let (generation, step) = if is_first { (0, 0) } else { (1 + generation, step) };

@@ -149,7 +149,7 @@ impl Directory {
     }
 }
 
-fn parsed<T>(directory: &Path, parse: impl Fn(&str) -> Option<T>) -> io::Result<Vec<T>> {
+pub(crate) fn parsed<T>(directory: &Path, parse: impl Fn(&str) -> Option<T>) -> io::Result<Vec<T>> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         // A path that is not a directory contains nothing. Writing to it will report the reason.

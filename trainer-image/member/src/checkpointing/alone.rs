@@ -33,8 +33,11 @@ pub(super) enum NotSaved {
 impl<R: Rendezvous> Member<'_, R> {
     /// Saves the whole state of a leaving process, unless a checkpoint holds it. No peer is known
     /// to have the state. Not a collective. The process' last words report why a save failed.
-    pub fn save_alone<S: State>(&mut self, state: &S) {
+    pub fn save_alone<S: State>(&mut self, state: &mut S) {
         self.leave.hold_on();
+        if let Err(failure) = self.restore_copy(state) {
+            say_error(&failure.to_string());
+        }
         if self.kept.is_some() {
             // The state was just saved with the other ranks, or the volume has just refused it.
             return;
@@ -53,7 +56,7 @@ impl<R: Rendezvous> Member<'_, R> {
             return Kept::Untrained;
         }
         match self.local_state.claim().origin {
-            Origin::Live => {}
+            Origin::Held | Origin::Live => {}
             Origin::Loaded => return Kept::Checkpoint,
             Origin::Fresh | Origin::Torn => {
                 return Kept::Nowhere("this process has no whole state".to_owned());

@@ -73,9 +73,19 @@ impl<R: Rendezvous> Member<'_, R> {
         chain.forget_through(sum.durable_line);
     }
 
-    /// Whether a save is due after this step by the number of steps.
+    /// Whether a checkpoint or a local copy is due after this step by the number of steps. The
+    /// state of the step must then be read before the next one changes it.
     #[must_use]
-    pub fn saves_at(&self, step: u64) -> bool {
+    pub fn reads_state_at(&self, step: u64) -> bool {
+        let copies = self
+            .checkpointing
+            .as_ref()
+            .and_then(|it| it.copies.as_ref());
+        self.saves_at(step) || copies.is_some_and(|copies| copies.is_due_at(step))
+    }
+
+    /// Whether a checkpoint is due after this step by the number of steps.
+    fn saves_at(&self, step: u64) -> bool {
         let checkpointing = self.checkpointing.as_ref();
         checkpointing
             .is_some_and(|checkpointing| saving::is_due_at(step, checkpointing.every_steps))
@@ -89,7 +99,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let is_due = sum.is_time || self.saves_at(self.local_state.position.step);
         let world_size = u64::from(self.world()?.size());
         let decision = saving::decide(&sum.stages, world_size, is_due);
-        Ok(self.checkpointing.is_some() && decision != Decision::None)
+        Ok(self.checkpointing.is_some() && (decision != Decision::None || self.copies_now(sum)))
     }
 
     /// Begins and continues saves, after [`Self::note`]. `state` is that of the last committed
@@ -100,6 +110,7 @@ impl<R: Rendezvous> Member<'_, R> {
     pub fn save_on<S: State>(&mut self, sum: &SavingSum, state: &S) -> Result<(), Failure> {
         let is_due = sum.is_time || self.saves_at(self.local_state.position.step);
         self.proceed(sum, is_due, state)?;
+        self.copy_locally(sum, state)?;
         self.report_delay(sum)
     }
 
@@ -158,18 +169,24 @@ impl<R: Rendezvous> Member<'_, R> {
 impl<R: Rendezvous> Member<'_, R> {
     /// Compares the ranks' states. A checkpoint has a part of each rank's state, so a save begins
     /// only if all are equal.
-    fn compare_replicas<S: State>(&self, state: &S) -> Result<(), Failure> {
-        if !self
-            .checkpointing
-            .as_ref()
-            .is_some_and(|it| it.compares_replicas)
-        {
+    fn compare_replicas<S: State>(&mut self, state: &S) -> Result<(), Failure> {
+        let checkpointing = self.checkpointing.as_ref();
+        if !checkpointing.is_some_and(|it| it.compares_replicas) {
             return Ok(());
         }
         let world = self.world()?;
         let step = self.local_state.position.step;
         if let Some(difference) = replicas::compare(world, state, step)? {
-            return Err(state.differs(difference, world.rank()));
+            let failure = state.differs(difference, world.rank());
+            let is_suspect = !matches!(failure, Failure::PeerLost(_));
+            let copies = self
+                .checkpointing
+                .as_mut()
+                .and_then(|it| it.copies.as_mut());
+            if let Some(copies) = copies.filter(|_| is_suspect) {
+                copies.discard();
+            }
+            return Err(failure);
         }
         faults::lose(Point::Compare, world.rank(), step)
     }

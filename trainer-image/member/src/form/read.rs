@@ -5,7 +5,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::{Claim, Origin};
+use roundhouse_elastic::Claim;
 use roundhouse_report::{say, say_error};
 
 use crate::checkpoint::{Damage, IdleTimer, VolumeError, load};
@@ -112,7 +112,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 let checkpointing = self.checkpointing.as_ref();
                 let checkpointing = checkpointing
                     .ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
-                let only_checks = self.local_state.claim().origin == Origin::Live;
+                let only_checks = self.local_state.claim().origin.is_in_memory();
                 reading = Some(Reading::begin(checkpointing, only_checks)?);
             }
         }
@@ -185,7 +185,7 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         match checkpointing.find_by_id(claim.id(), self.reporter)? {
             Ok(manifest) => {
-                if self.local_state.claim().origin != Origin::Live {
+                if !self.local_state.claim().origin.is_in_memory() {
                     self.local_state.stand_for(&manifest);
                 }
                 Ok(Ok(()))

@@ -125,6 +125,7 @@ fn launch(process: &Process) -> Launch {
         keep: 2,
         best: None,
         job_uid: None,
+        local: None,
     });
     launch
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::state::{Names, Volume};
-use roundhouse_elastic::{Claim, Origin, Place};
+use roundhouse_elastic::{Claim, Place};
 use roundhouse_report::{say, say_error};
 
 use crate::checkpoint::Manifest;
@@ -38,6 +38,12 @@ pub(super) struct VolumeView {
 }
 
 impl VolumeView {
+    /// Makes the ranks compare their claims with the newest checkpoint once more.
+    pub(super) const fn search_again(&mut self) {
+        self.has_searched = false;
+        self.offer = None;
+    }
+
     /// Whether this generation has waited for the volume.
     pub(super) const fn is_waiting(&self) -> bool {
         self.has_waited
@@ -165,7 +171,7 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         if let Some(manifest) = &found {
             say(&format!("found {}", checkpointing.name(manifest)));
-            if self.local_state.claim().origin == Origin::Live {
+            if self.local_state.claim().origin.is_in_memory() {
                 // The state in memory stays until the checkpoint's bytes overwrite it.
                 volume_view.offer = Some(manifest.claim());
             } else {

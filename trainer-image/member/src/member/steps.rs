@@ -97,6 +97,7 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     fn saving(&mut self) -> Result<Saving, Failure> {
+        self.report_copy();
         let generation = self.local_state.generation();
         let Some(checkpointing) = &mut self.checkpointing else {
             return Ok(Saving::default());

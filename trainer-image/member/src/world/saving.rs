@@ -7,6 +7,7 @@ use super::whole;
 
 /// One rank's progress of checkpoints and ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent votes of a rank")]
 pub struct Saving {
     /// Stage of the save in flight.
     pub stage: Stage,
@@ -18,6 +19,8 @@ pub struct Saving {
     pub gives_up: bool,
     /// Step of the last durable ledger line. Only rank 0's counts.
     pub durable_line: u64,
+    /// Whether this rank still writes a local copy.
+    pub is_copying: bool,
 }
 
 /// The progress of checkpoints and ledger of all ranks.
@@ -33,11 +36,13 @@ pub struct SavingSum {
     pub gives_up: bool,
     /// Step of the last durable ledger line; 0 if there is none.
     pub durable_line: u64,
+    /// Number of ranks that still write a local copy.
+    pub num_copying: u64,
 }
 
 impl Saving {
     /// Number of slots in a sum.
-    pub const NUM_NUMBERS: usize = 7;
+    pub const NUM_NUMBERS: usize = 8;
 
     /// The numbers that a rank contributes to the sum.
     #[must_use]
@@ -48,6 +53,7 @@ impl Saving {
             is_stuck,
             gives_up,
             durable_line,
+            is_copying,
         } = *self;
         let stages = Stages::one(stage);
         let leads = u64::from(rank == 0);
@@ -59,6 +65,7 @@ impl Saving {
             u64::from(is_stuck),
             u64::from(gives_up),
             durable_line * leads,
+            u64::from(is_copying),
         ]
         .map(|value| value as f64)
     }
@@ -79,6 +86,7 @@ impl SavingSum {
             num_stuck: at(4),
             gives_up: at(5) > 0,
             durable_line: at(6),
+            num_copying: at(7),
         }
     }
 }

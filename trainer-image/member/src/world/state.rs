@@ -6,7 +6,7 @@ use roundhouse_elastic::saving::{Carried, continued};
 use roundhouse_elastic::state::plan::finder;
 use roundhouse_elastic::state::replica::claims_of_replicas;
 use roundhouse_elastic::state::{Lost, Plan, Routes, StateSource, Volume};
-use roundhouse_elastic::{Claim, Origin, StepEstimate};
+use roundhouse_elastic::{Claim, StepEstimate};
 
 use super::since_commit::{SinceCommit, SinceCommits};
 use super::{World, whole};
@@ -190,7 +190,7 @@ fn routes_of(
     let is_as_evaluated = |rank: usize| since.evaluated[rank] == since.evaluated[source.rank];
     let of_source = source.rank / num_shards;
     let keeps = |rank: usize| {
-        let has_it = source.claim.origin == Origin::Live && claims[rank] == source.claim;
+        let has_it = source.claim.origin.is_in_memory() && claims[rank] == source.claim;
         rank / num_shards == of_source || has_it && since.is_same(rank, source.rank)
     };
     if num_shards > 1 {

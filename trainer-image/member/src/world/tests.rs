@@ -20,6 +20,7 @@ fn single_rank_agrees_with_itself() {
             is_stuck: true,
             gives_up: false,
             durable_line: 4,
+            is_copying: false,
         },
         own_time: Duration::from_millis(250),
     };
@@ -151,6 +152,7 @@ const FINE: RankVote = RankVote {
         is_stuck: false,
         gives_up: false,
         durable_line: 0,
+        is_copying: false,
     },
     own_time: Duration::ZERO,
 };

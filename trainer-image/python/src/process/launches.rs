@@ -46,6 +46,7 @@ pub(super) fn checkpoints(
         keep: keep.unwrap_or(DEFAULT_KEEP),
         best: None,
         job_uid: None,
+        local: None,
     }
 }
 

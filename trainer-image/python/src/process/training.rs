@@ -162,7 +162,7 @@ impl Training {
                 Todo::Step => return self.begin(),
                 Todo::SaveAlone => {
                     self.generations.leave()?;
-                    self.member.save_alone(&self.state);
+                    self.member.save_alone(&mut self.state);
                     self.member.apply(Event::SavedAlone);
                 }
                 Todo::Exit(Outcome::Left) => {

@@ -22,6 +22,11 @@ pub struct CheckpointMetrics {
     read_bytes: IntCounter,
     failures: Counter,
     skipped: Counter,
+    copy_step: Late<IntGauge>,
+    copy_seconds: Late<Gauge>,
+    copy_stall_seconds: Late<Gauge>,
+    copy_failures: Counter,
+    copies_skipped: Counter,
 }
 
 impl CheckpointMetrics {
@@ -86,6 +91,33 @@ impl CheckpointMetrics {
                 "checkpoints_skipped_total",
                 "Checkpoints that were due while another was being written",
             )?,
+            copy_step: Late::new(
+                registry,
+                IntGauge::new(
+                    "roundhouse_train_local_copy_step",
+                    "Committed steps that the newest local copy of this process holds; 0 if it has none",
+                )?,
+            ),
+            copy_seconds: late(
+                registry,
+                "local_copy_seconds",
+                "From the end of the step of the last local copy until it was complete",
+            )?,
+            copy_stall_seconds: late(
+                registry,
+                "local_copy_stall_seconds",
+                "How long training stood still for the last local copy",
+            )?,
+            copy_failures: counter(
+                registry,
+                "local_copy_failures_total",
+                "Local copies that could not be written",
+            )?,
+            copies_skipped: counter(
+                registry,
+                "local_copies_skipped_total",
+                "Local copies that were due while another was being written",
+            )?,
         })
     }
 
@@ -127,6 +159,26 @@ impl CheckpointMetrics {
 
     pub(crate) fn skipped(&self) {
         self.skipped.inc();
+    }
+
+    pub(crate) fn copy_begun(&self, stall: Duration) {
+        self.copy_stall_seconds.known().set(stall.as_secs_f64());
+    }
+
+    pub(crate) fn has_copy(&self, step: u64) {
+        self.copy_step.known().set(step.cast_signed());
+    }
+
+    pub(crate) fn copied(&self, duration: Duration) {
+        self.copy_seconds.known().set(duration.as_secs_f64());
+    }
+
+    pub(crate) fn copy_failed(&self) {
+        self.copy_failures.inc();
+    }
+
+    pub(crate) fn copy_skipped(&self) {
+        self.copies_skipped.inc();
     }
 }
 

@@ -38,6 +38,9 @@ impl Metrics {
             .checkpoints
             .saved(2, 100, Duration::from_secs(1), at);
         metrics.checkpoints.ledger_is_durable(2);
+        metrics.checkpoints.copy_begun(Duration::from_secs(1));
+        metrics.checkpoints.has_copy(2);
+        metrics.checkpoints.copied(Duration::from_secs(1));
         metrics.checkpoints.best(&BestCheckpoint {
             step: 2,
             metric: BestMetric::Loss,

@@ -150,7 +150,7 @@ impl Trainer<'_> {
         let expected = Expected {
             is_first: self.last_step.ended.is_none(),
             may_be_skipped: self.policy().may_skip(),
-            is_saved: self.member.saves_at(batch.step),
+            is_saved: self.member.reads_state_at(batch.step),
             is_evaluated: self.is_evaluated_at(&after),
             is_last: self.plan.data_schedule.batch_at(&after).is_none(),
         };

@@ -64,7 +64,8 @@ the script of a new worker starts with its first generation, so its failures are
 While a job trains, the message of its condition may say `trouble with checkpoints`, with the path and the cause: the volume is full,
 read-only, slow or gone. Training continues without saving. Repair the volume; you do not have to restart anything. A volume needs room
 for `checkpoint.keep` checkpoints and one more; with `checkpoint.best`, for two more. `status.checkpoint` has the step and time of the
-newest checkpoint, and the error.
+newest checkpoint, and the error. `status.checkpoint.localError` says why local copies are not written: `checkpoint.local.sizeLimit` is too
+small, or the disk of a node is full.
 
 ## Steps that were repeated
 
@@ -72,7 +73,7 @@ A committed step is lost if all processes that have its state are lost before a 
 state that is left, and repeats the steps after it. `status.progress.repeatedSteps` counts them, `status.progress.lastRepeat` and the event
 `StepsRepeated` have the newest ones and the state that training continued from, and the alert `RoundhouseStepsRepeated` fires.
 `roundhouse-train audit` names all of them. The result of training is not affected: each sample still counts once per epoch. To lose fewer
-steps, lower `checkpoint.everySeconds`, and spread the workers over nodes or zones. Without `spec.checkpoint` there is no ledger, and
+steps, set `checkpoint.local`, lower `checkpoint.everySeconds`, and spread the workers over nodes or zones. Without `spec.checkpoint` there is no ledger, and
 nothing is counted.
 ";
 

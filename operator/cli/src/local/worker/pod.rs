@@ -37,6 +37,7 @@ impl Worker {
                 termination: self.termination.clone(),
             },
             membership: self.membership.clone(),
+            earlier: self.earlier.clone(),
             processes: self.processes.clone(),
             ..Pod::default()
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use roundhouse_contract::earlier::Earlier;
 use roundhouse_contract::{Action, Membership, paths};
 
 use super::{LaunchPlan, Worker};
@@ -58,7 +59,8 @@ impl Worker {
     }
 
     /// Issues a membership document. As in a pod, the agent may read it later.
-    pub(crate) fn issue(&mut self, plan: &LaunchPlan, membership: Membership) {
+    pub(crate) fn issue(&mut self, plan: &LaunchPlan, membership: Membership, earlier: &[Earlier]) {
+        self.earlier = earlier.to_vec();
         self.printed.is_outdated = membership.action == Action::Join;
         self.membership = Some(membership);
         self.write_membership(plan);

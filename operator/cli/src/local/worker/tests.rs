@@ -88,7 +88,7 @@ async fn processes_of_each_generation_are_printed_once() {
     assert_eq!(worker.new_processes(&plan), None, "no membership");
     let mut printed = Vec::new();
     for is_first in [true, false] {
-        worker.issue(&plan, document(Action::Join));
+        worker.issue(&plan, document(Action::Join), &[]);
         if !is_first {
             assert_eq!(worker.new_processes(&plan), None, "those of the former one");
             worker.signal(Signal::USR1);
@@ -103,7 +103,7 @@ async fn processes_of_each_generation_are_printed_once() {
         assert_eq!(worker.new_processes(&plan), None, "once");
     }
     plan.job.program = built_in;
-    worker.issue(&plan, document(Action::Join));
+    worker.issue(&plan, document(Action::Join), &[]);
     assert_eq!(worker.new_processes(&plan), None, "they are still the same");
     worker.kill();
     until(|| worker.collect().unwrap()).await;
@@ -124,7 +124,7 @@ async fn failed_write_is_reported_once_and_retried() {
     assert!(start(1).is_err(), "a run that cannot begin fails");
     let mut worker = start(2).unwrap();
     std::fs::remove_dir_all(plan.workers.join("w")).unwrap();
-    worker.issue(&plan, document(Action::Join));
+    worker.issue(&plan, document(Action::Join), &[]);
     assert!(worker.supervise(&plan));
     let message = worker.new_problem().unwrap();
     assert!(message.starts_with("w: cannot write "), "{message}");

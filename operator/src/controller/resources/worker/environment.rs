@@ -34,6 +34,7 @@ fn site(job: &ValidatedJob) -> WorkerSite {
         trainer_config_file: file(paths::TRAINER_CONFIG_FILE),
         data_dir: paths::DATA_DIR.into(),
         checkpoint_dir: format!("{}/{namespace}/{name}", paths::CHECKPOINT_DIR).into(),
+        copies_dir: paths::COPIES_DIR.into(),
         expected_device: job.expected_device,
     }
 }

@@ -220,6 +220,43 @@ fn worker_gets_the_device_of_its_limits() {
 }
 
 #[test]
+fn local_copies_have_a_volume_of_the_pod() {
+    let volume = json!({"hostPath": {"path": "/srv/states"}});
+    for (medium, expected) in [
+        (None, json!({"medium": "Memory", "sizeLimit": "4Gi"})),
+        (
+            Some("Memory"),
+            json!({"medium": "Memory", "sizeLimit": "4Gi"}),
+        ),
+        (Some("Disk"), json!({"sizeLimit": "4Gi"})),
+    ] {
+        let mut job = raw(&json!({}));
+        job["spec"]["checkpoint"] =
+            json!({"volume": volume, "local": {"everySteps": 10, "sizeLimit": "4Gi"}});
+        if let Some(medium) = medium {
+            job["spec"]["checkpoint"]["local"]["medium"] = json!(medium);
+        }
+        let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
+        let pod = serde_json::to_value(build(&job, place(0, 0)).unwrap()).unwrap();
+        let named = |all: &Value, key: &str, name: &str| {
+            let all = all.as_array().unwrap().iter();
+            all.clone().find(|it| it[key] == name).unwrap().clone()
+        };
+        let spec = &pod["spec"];
+        let trainer = &spec["containers"][0];
+        let found = named(&spec["volumes"], "name", "roundhouse-copies");
+        assert_eq!(found["emptyDir"], expected);
+        let mount = named(&trainer["volumeMounts"], "name", "roundhouse-copies");
+        let dir = named(&trainer["env"], "name", "ROUNDHOUSE_CHECKPOINT_LOCAL_DIR");
+        assert_eq!(mount["mountPath"], dir["value"]);
+        for (name, value) in [("EVERY_STEPS", "10"), ("MAX_BYTES", "4294967296")] {
+            let name = format!("ROUNDHOUSE_CHECKPOINT_LOCAL_{name}");
+            assert_eq!(named(&trainer["env"], "name", &name)["value"], value);
+        }
+    }
+}
+
+#[test]
 fn checkpoint_directory_is_named_by_namespace_and_job() {
     let cases = [
         (

@@ -199,6 +199,7 @@ mod tests {
             keep: 2,
             best: None,
             job_uid: None,
+            local: None,
         };
         let directory = Directory::new(settings.dir.clone());
         let mut saver = Saver::start(&settings, &directory, Broken.table().unwrap()).unwrap();

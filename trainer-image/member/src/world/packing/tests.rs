@@ -15,6 +15,7 @@ fn standing(rank: u64) -> RankVote {
             is_stuck: rank == 2,
             gives_up: false,
             durable_line: 7 * (rank + 1),
+            is_copying: false,
         },
         own_time: Duration::from_millis(250 * rank),
     }

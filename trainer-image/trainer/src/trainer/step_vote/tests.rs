@@ -15,6 +15,7 @@ const RANK_VOTE: RankVote = RankVote {
         is_stuck: false,
         gives_up: false,
         durable_line: 9,
+        is_copying: false,
     },
     own_time: Duration::from_millis(500),
 };

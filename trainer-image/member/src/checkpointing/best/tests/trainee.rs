@@ -34,6 +34,7 @@ fn by_loss(volume: &Path) -> Launch {
         keep: 2,
         best: Some(BestMetric::Loss),
         job_uid: None,
+        local: None,
     });
     launch
 }

@@ -1,0 +1,152 @@
+//! Pods that may keep a copy of the newest known state (`checkpoint.local`) although the container
+//! that wrote it has ended. Other workers must not train from an older state as long as such a pod
+//! is about to return.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use roundhouse_api::ConditionReason;
+use roundhouse_contract::Action as Instruction;
+use roundhouse_contract::earlier::Earlier;
+
+use crate::draft::Draft;
+use crate::generation::beside::{GIVEN_UP, formed_with};
+use crate::observed::{Pod, PodPhase};
+use crate::plan::PlanReason;
+use crate::status::{counted, time_left};
+use crate::validate::ValidatedJob;
+use crate::worker_state::{is_available, may_hold_state};
+
+/// How long survivors of a generation that is not known to have formed wait for a returning pod.
+const BESIDE_SURVIVORS: Duration = Duration::from_secs(30);
+
+/// Whether pods of the job keep copies.
+#[must_use]
+pub(crate) fn are_kept(job: &ValidatedJob) -> bool {
+    let checkpoint = job.checkpoint.as_ref();
+    checkpoint.is_some_and(|checkpoint| checkpoint.local.is_some())
+}
+
+/// The newest formed generation in which a container of the pod was a member. The pod may keep a
+/// copy of its state.
+#[must_use]
+pub(crate) fn generation_of(pod: &Pod, formed: u64) -> Option<u64> {
+    let document = pod.membership.as_ref().filter(|document| {
+        document.action == Instruction::Join && document.incarnation.pod_uid == pod.uid
+    })?;
+    let earlier = pod.earlier.iter().map(|it| it.generation);
+    let all = earlier.chain([document.generation]);
+    all.filter(|generation| *generation <= formed).max()
+}
+
+/// An entry for the pod's annotation of earlier generations: the generation of whose state it may
+/// keep a copy, unless `kept` names it already. It has no nodes, because none of its members trains
+/// in it any more.
+#[must_use]
+pub(crate) fn entry(pod: &Pod, formed: u64, kept: &[Earlier]) -> Option<Earlier> {
+    let generation = generation_of(pod, formed)?;
+    let is_known = kept.iter().any(|it| it.generation == generation);
+    (!is_known).then_some(Earlier {
+        generation,
+        nodes: 0,
+    })
+}
+
+/// Waits for a pod that keeps a copy of the newest known state, if there is one.
+pub(crate) fn wait(draft: &mut Draft<'_>, next: &[&Pod]) -> Option<PlanReason> {
+    let (left, pod) = returning(draft, next)?;
+    draft.requeue(left);
+    let waiting = counted(u32::try_from(next.len()).unwrap_or(u32::MAX), "worker");
+    let verb = if next.len() == 1 { "waits" } else { "wait" };
+    let message = format!(
+        "{} restarts and keeps a copy of the newest state; {waiting} {verb} for it",
+        pod.name
+    );
+    draft.running(false, ConditionReason::Recovering, message);
+    Some(PlanReason::Recovering)
+}
+
+/// A pod that keeps a copy of the newest known state and is about to return, and how long to wait
+/// for it. `None` if there is none, or if a member of the next generation holds that state or a
+/// copy of it.
+fn returning<'a>(draft: &Draft<'a>, next: &[&Pod]) -> Option<(Duration, &'a Pod)> {
+    let formed = draft.members.formed;
+    let has_copy = |pod: &Pod| generation_of(pod, formed) == Some(formed);
+    let has_state = |pod: &Pod| may_hold_state(pod) && formed_with(pod, formed) == Some(formed);
+    if !are_kept(draft.job) || formed == 0 || next.iter().any(|pod| has_state(pod) || has_copy(pod))
+    {
+        return None;
+    }
+    let workers = draft.members.workers.values().copied();
+    let returning = workers.filter(|pod| {
+        let stays = pod.phase == PodPhase::Running && !pod.deleting && !pod.unreachable;
+        stays && !is_available(pod) && !draft.members.is_condemned(pod) && has_copy(pod)
+    });
+    // The newest generation may not be known yet. Its survivors have a newer state.
+    let most = if next.iter().any(|pod| may_hold_state(pod)) {
+        BESIDE_SURVIVORS
+    } else {
+        GIVEN_UP
+    };
+    let left = returning.filter_map(|pod| {
+        let left = time_left(unready_since(pod, draft.now)?, most, draft.now)?;
+        Some((left, pod))
+    });
+    left.max_by_key(|(left, pod)| (*left, Reverse(&pod.name)))
+}
+
+/// Since when a pod is not Ready: the end of its container does not count if that has ended again.
+/// The time is from the node's clock, which may be ahead by a little.
+fn unready_since(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
+    let end = pod.container.termination.as_ref();
+    let since = pod
+        .ready_at
+        .or_else(|| end.and_then(|end| end.finished_at))?;
+    let ahead = since.duration_since(now);
+    (ahead.is_negative() || ahead.unsigned_abs() <= GIVEN_UP).then(|| since.min(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::earlier::{self, MAX_EARLIER};
+
+    use super::*;
+    use crate::generation::beside;
+    use crate::testing::world;
+
+    #[test]
+    fn copy_is_remembered_beside_many_generations_that_never_form() {
+        let mut world = world(1).training();
+        world.saves(true);
+        let mut pod = world.observed.pods[0].clone();
+        // The container that was in generation 1 has ended.
+        pod.container.restarts += 1;
+        for generation in 2..30 {
+            pod.earlier = beside::kept(&world.job, &pod, 1);
+            let document = pod.membership.as_mut().unwrap();
+            document.generation = generation;
+            document.incarnation.restarts = pod.container.restarts;
+            let text = earlier::to_text(&pod.earlier);
+            assert_eq!(earlier::parse(&text), pod.earlier);
+            assert_eq!(generation_of(&pod, 1), Some(1), "{text}");
+        }
+        assert_eq!(pod.earlier.len(), MAX_EARLIER);
+    }
+
+    #[test]
+    fn clock_of_a_node_may_be_ahead() {
+        let mut world = world(1).training();
+        world.seconds_pass(1_000);
+        for (seconds, expected) in [(-5, Some(-5)), (0, Some(0)), (5, Some(0)), (400, None)] {
+            let at = |seconds: i64| world.now + jiff::SignedDuration::from_secs(seconds);
+            let mut pod = world.observed.pods[0].clone();
+            pod.ready_at = Some(at(seconds));
+            assert_eq!(
+                unready_since(&pod, world.now),
+                expected.map(at),
+                "{seconds}"
+            );
+        }
+    }
+}
