@@ -41,7 +41,11 @@ impl Drill {
         let job = self.space.ends(JOB, ConditionType::Succeeded).await;
         let status = job.unwrap().status.unwrap();
         let total = status.incidents.total;
-        assert!(incidents.contains(&total), "{incidents:?}: {status:?}");
+        let last = &status.last_failure;
+        assert!(
+            incidents.contains(&total),
+            "{total} incidents, not {incidents:?}; the last: {last:?}; {status:?}"
+        );
         // Reads the status once more to check that the generation has not decreased.
         self.status().await.unwrap();
         self.check_cleanup().await;
