@@ -116,7 +116,7 @@ bench-python: ## Measure what the Python package adds to a step (13 min; fetches
 	@tests/run/bench-python
 
 .PHONY: bench-trainer
-bench-trainer: ## Compare steps per second with PyTorch's (40 min; WHAT=shards: shared optimizers, 15 min; fetches 3 GB the first time)
+bench-trainer: ## Compare steps per second with PyTorch's (40 min; WHAT=shards: shared optimizers, 15 min; WHAT=copies: local copies, 15 min)
 	@tests/run/bench-trainer
 
 ##@ Generate

@@ -21,10 +21,11 @@ HERE = pathlib.Path(__file__).parent
 GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}
 
 
-def peer(python, name, world, seconds, shard="none"):
+def peer(python, name, world, seconds, shard="none", save_every=None):
     """PyTorch's median steps per second, and the peak memory of the largest process in MiB."""
     command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(free_port())]
     command += ["--seconds", str(seconds), "--parallel", shard]
+    command += ["--save-every", str(save_every)] if save_every else []
     ranks = [[*command, "--rank", str(rank)] for rank in range(world)]
     return tuple(map(float, output_of_rank_0(ranks, [{}] * world).split()))
 

@@ -10,10 +10,12 @@ import math
 import os
 import resource
 import statistics
+import tempfile
 import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -194,6 +196,33 @@ class Losses:
         return self.read[before].item()
 
 
+class Saves:
+    """Saves the state with async_save, alternately into two directories in memory. The next save
+    waits for the one before, because two at a time are not supported."""
+
+    def __init__(self, every, model, update):
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.every, self.model, self.update = every, model, update
+        self.place = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.number, self.running = 0, None
+
+    def after_step(self):
+        self.number += 1
+        if self.number % self.every:
+            return
+        if self.running:
+            self.running.result()
+        state = {"model": self.model.state_dict(), "optimizer": self.update.state_dict()}
+        slot = f"{self.place.name}/{self.number // self.every % 2}"
+        self.running = dcp.async_save(state, checkpoint_id=slot)
+
+    def end(self):
+        if self.running:
+            self.running.result()
+        self.place.cleanup()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=CASES, required=True)
@@ -206,6 +235,7 @@ def main():
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     ways = ["none", "zero1", "fsdp", "tensor", "pipeline"]
     parser.add_argument("--parallel", choices=ways, default="none", help="how the processes divide the model")
+    parser.add_argument("--save-every", type=int, help="save the state into memory after so many steps")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(7)
@@ -252,7 +282,15 @@ def main():
     rank, world = (0, 1) if options.parallel in ("tensor", "pipeline") else (options.rank, options.world)
     order = torch.randperm(len(inputs), device=options.device)
 
+    saves = Saves(options.save_every, model, update) if options.save_every else None
+
     def step(number):
+        loss = train(number)
+        if saves:
+            saves.after_step()
+        return loss
+
+    def train(number):
         start = number * batch % len(inputs)
         first = start + batch * rank // world
         last = start + batch * (rank + 1) // world
@@ -295,6 +333,8 @@ def main():
     if options.world > 1:
         dist.all_reduce(peak, dist.ReduceOp.MAX)
         dist.destroy_process_group()
+    if saves:
+        saves.end()
     if options.rank == 0:
         print(f"{statistics.median(rates):.2f} {peak.item():.0f}", flush=True)
     # With FSDP2 a thread of PyTorch may abort the process while Python ends.
