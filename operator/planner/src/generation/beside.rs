@@ -10,11 +10,10 @@ use jiff::Timestamp;
 use roundhouse_contract::earlier::{Earlier, MAX_EARLIER};
 
 use crate::draft::Draft;
-use crate::generation::copies;
+use crate::generation::copies::{self, Holders};
 use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
 use crate::status::time_left;
-use crate::validate::ValidatedJob;
 use crate::worker_state::{has_lost_its_processes, is_alive, is_member_of_any, may_hold_state};
 
 /// How long a deleted pod on a node that does not answer counts as training. Kubernetes itself
@@ -52,12 +51,10 @@ pub(crate) fn generations_of(pod: &Pod) -> impl Iterator<Item = Earlier> {
 }
 
 /// The value of the pod's annotation of earlier generations once it has its place in the next one.
-pub(crate) fn kept(job: &ValidatedJob, pod: &Pod, formed: u64) -> Vec<Earlier> {
+pub(crate) fn kept(holders: Holders, pod: &Pod) -> Vec<Earlier> {
     let all = generations_of(pod);
-    let mut kept: Vec<Earlier> = all.filter(|it| it.generation >= formed).collect();
-    let copy = copies::are_kept(job)
-        .then(|| copies::entry(pod, formed, &kept))
-        .flatten();
+    let mut kept: Vec<Earlier> = all.filter(|it| it.generation >= holders.formed).collect();
+    let copy = copies::entry(holders, pod, &kept);
     let surplus = (kept.len() + usize::from(copy.is_some())).saturating_sub(MAX_EARLIER);
     kept.drain(..surplus);
     kept.splice(0..0, copy);
@@ -108,10 +105,10 @@ pub(crate) fn saving(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
     if draft.job.checkpoint.is_none() || next.iter().any(|pod| may_hold_state(pod)) {
         return None;
     }
-    let formed = draft.members.formed;
+    let holders = draft.members.holders();
+    let formed = holders.formed;
     // A restarted container saves the copy of its pod.
-    let has_copy =
-        |pod: &Pod| copies::are_kept(draft.job) && copies::generation_of(pod, formed).is_some();
+    let has_copy = |pod: &Pod| holders.copy_of(pod).is_some();
     let pods = draft.observed.pods.iter();
     let holders =
         pods.filter(|pod| is_alive(pod) && formed_with(pod, formed).is_some() || has_copy(pod));

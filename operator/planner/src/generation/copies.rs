@@ -28,10 +28,27 @@ pub(crate) fn are_kept(job: &ValidatedJob) -> bool {
     checkpoint.is_some_and(|checkpoint| checkpoint.local.is_some())
 }
 
+/// Which states pods hold or keep a copy of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holders {
+    /// The newest generation that is known to have formed.
+    pub(crate) formed: u64,
+    /// Whether pods keep copies of the state.
+    pub(crate) keep_copies: bool,
+}
+
+impl Holders {
+    /// The generation of whose state the pod may keep a copy.
+    #[must_use]
+    pub(crate) fn copy_of(self, pod: &Pod) -> Option<u64> {
+        generation_of(pod, self.formed).filter(|_| self.keep_copies)
+    }
+}
+
 /// The newest formed generation in which a container of the pod was a member. The pod may keep a
 /// copy of its state.
 #[must_use]
-pub(crate) fn generation_of(pod: &Pod, formed: u64) -> Option<u64> {
+fn generation_of(pod: &Pod, formed: u64) -> Option<u64> {
     let document = pod.membership.as_ref().filter(|document| {
         document.action == Instruction::Join && document.incarnation.pod_uid == pod.uid
     })?;
@@ -44,8 +61,8 @@ pub(crate) fn generation_of(pod: &Pod, formed: u64) -> Option<u64> {
 /// keep a copy, unless `kept` names it already. It has no nodes, because none of its members trains
 /// in it any more.
 #[must_use]
-pub(crate) fn entry(pod: &Pod, formed: u64, kept: &[Earlier]) -> Option<Earlier> {
-    let generation = generation_of(pod, formed)?;
+pub(crate) fn entry(holders: Holders, pod: &Pod, kept: &[Earlier]) -> Option<Earlier> {
+    let generation = holders.copy_of(pod)?;
     let is_known = kept.iter().any(|it| it.generation == generation);
     (!is_known).then_some(Earlier {
         generation,
@@ -117,13 +134,16 @@ mod tests {
 
     #[test]
     fn copy_is_remembered_beside_many_generations_that_never_form() {
-        let mut world = world(1).training();
-        world.saves(true);
+        let world = world(1).training();
+        let holders = Holders {
+            formed: 1,
+            keep_copies: true,
+        };
         let mut pod = world.observed.pods[0].clone();
         // The container that was in generation 1 has ended.
         pod.container.restarts += 1;
         for generation in 2..30 {
-            pod.earlier = beside::kept(&world.job, &pod, 1);
+            pod.earlier = beside::kept(holders, &pod);
             let document = pod.membership.as_mut().unwrap();
             document.generation = generation;
             document.incarnation.restarts = pod.container.restarts;

@@ -208,7 +208,7 @@ fn document(
             repeats: 0,
         },
         earlier: match action {
-            Instruction::Join => beside::kept(draft.job, pod, draft.members.formed),
+            Instruction::Join => beside::kept(draft.members.holders(), pod),
             Instruction::Leave => Vec::new(),
         },
     }

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
-use self::victims::{Holders, dismiss, num_places, straggler, survivors, victims};
-use crate::generation::{beside, completed, copies, newest_seen, topology};
+use self::victims::{dismiss, num_places, straggler, survivors, victims};
+use crate::generation::copies::{self, Holders};
+use crate::generation::{beside, completed, newest_seen, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -278,16 +279,20 @@ impl<'a> Members<'a> {
             .collect()
     }
 
+    pub(crate) const fn holders(&self) -> Holders {
+        Holders {
+            formed: self.formed,
+            keep_copies: self.keep_copies,
+        }
+    }
+
     /// The order without topology. Survivors come first, in their old order; of two with the same
     /// old place, the one of the newer generation. Workers that keep a copy follow, the newest
     /// state first, and then new workers by index. So node rank 0 has the newest state, if one of
     /// them has it. The key of a worker does not change until it gets its next place, unless it
     /// loses its state or an older generation turns out to have formed.
     fn seniority(&self, pod: &Pod) -> impl Ord + use<> {
-        let copied = self
-            .keep_copies
-            .then(|| copies::generation_of(pod, self.formed))
-            .flatten();
+        let copied = self.holders().copy_of(pod);
         let survivor = pod.membership.as_ref().filter(|_| may_hold_state(pod));
         match (survivor, copied) {
             (Some(old), _) => (0, old.node_rank, Reverse(old.generation), pod.index),

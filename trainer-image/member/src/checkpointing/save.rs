@@ -77,10 +77,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// state of the step must then be read before the next one changes it.
     #[must_use]
     pub fn reads_state_at(&self, step: u64) -> bool {
-        let copies = self
-            .checkpointing
-            .as_ref()
-            .and_then(|it| it.copies.as_ref());
+        let copies = self.copies();
         self.saves_at(step) || copies.is_some_and(|copies| copies.is_due_at(step))
     }
 
@@ -179,11 +176,7 @@ impl<R: Rendezvous> Member<'_, R> {
         if let Some(difference) = replicas::compare(world, state, step)? {
             let failure = state.differs(difference, world.rank());
             let is_suspect = !matches!(failure, Failure::PeerLost(_));
-            let copies = self
-                .checkpointing
-                .as_mut()
-                .and_then(|it| it.copies.as_mut());
-            if let Some(copies) = copies.filter(|_| is_suspect) {
+            if let Some(copies) = self.copies_mut().filter(|_| is_suspect) {
                 copies.discard();
             }
             return Err(failure);

@@ -41,8 +41,12 @@ impl<R: Rendezvous> Member<'_, R> {
         self.copies().is_some()
     }
 
-    fn copies(&self) -> Option<&LocalCopies> {
+    pub(crate) fn copies(&self) -> Option<&LocalCopies> {
         self.checkpointing.as_ref()?.copies.as_ref()
+    }
+
+    pub(crate) fn copies_mut(&mut self) -> Option<&mut LocalCopies> {
+        self.checkpointing.as_mut().and_then(copies_of)
     }
 
     /// Reads the newest copy of this worker into the state, if this process has no whole state in
@@ -166,8 +170,7 @@ impl<R: Rendezvous> Member<'_, R> {
 
     /// Reports the copy that was written meanwhile.
     pub(crate) fn report_copy(&mut self) {
-        let copies = self.checkpointing.as_mut().and_then(copies_of);
-        let Some(written) = copies.and_then(LocalCopies::poll) else {
+        let Some(written) = self.copies_mut().and_then(LocalCopies::poll) else {
             return;
         };
         let Written {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use roundhouse_contract::Action as MembershipAction;
 
 use crate::generation::beside::formed_with;
-use crate::generation::copies;
+use crate::generation::copies::Holders;
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -58,15 +58,6 @@ pub(super) fn dismiss<'a>(
     surplus.extend(pods.map(|pod| (pod, DeleteReason::ScaledDown)));
 }
 
-/// Which workers hold the newest state.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Holders {
-    /// The newest generation that is known to have formed.
-    pub(super) formed: u64,
-    /// Whether pods keep copies of the state.
-    pub(super) keep_copies: bool,
-}
-
 /// The workers to remove when fewer are wanted, in this order: workers on a cordoned or unreachable
 /// node, workers that hold neither a state nor a copy of one, workers of an older generation, the
 /// straggler, the highest index. Until a generation has formed none of its members has its state,
@@ -77,10 +68,7 @@ pub(super) fn victims(
     straggler: Option<u32>,
     holders: Holders,
 ) -> Vec<u32> {
-    let Holders {
-        formed,
-        keep_copies,
-    } = holders;
+    let formed = holders.formed;
     let excess = workers.len().saturating_sub(wanted as usize);
     let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();
     order.sort_by_key(|(index, pod)| {
@@ -88,8 +76,13 @@ pub(super) fn victims(
         let keeps_up = straggler != Some(*index);
         let generation = pod.membership.as_ref().map(|place| place.generation);
         let trains = may_hold_state(pod).then_some((formed_with(pod, formed), generation));
-        let copied = keep_copies.then(|| copies::generation_of(pod, formed));
-        (stays, trains, copied, keeps_up, Reverse(*index))
+        (
+            stays,
+            trains,
+            holders.copy_of(pod),
+            keeps_up,
+            Reverse(*index),
+        )
     });
     // Of the holders of the newest known state, one goes last.
     let last = order.iter().rposition(|(_, pod)| holds_newest(pod, formed));
