@@ -115,7 +115,8 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
 /// Sets the parts of the status that only describe and decide nothing.
 fn describe(draft: &mut Draft<'_>) {
     let spares = draft.members.num_spares();
-    let ready = draft.members.num_ready().saturating_sub(spares);
+    // Processes of a sharded spare that restarted are not Ready before their next generation.
+    let ready = draft.members.num_ready() - draft.members.num_ready_spares();
     let active = draft.members.that_live();
     let active = active.iter().filter(|pod| !pod.unreachable).count();
     let pods = draft.observed.pods.iter();

@@ -216,6 +216,14 @@ impl<'a> Members<'a> {
         able.saturating_sub(self.num_places)
     }
 
+    /// How many of the spares are Ready.
+    #[must_use]
+    pub(crate) fn num_ready_spares(&self) -> usize {
+        let able = self.able_and_spares();
+        let spares = able.iter().skip(self.num_places);
+        spares.filter(|pod| pod.ready).count()
+    }
+
     /// Number of pods of the wanted workers, without spares, whether they are Ready or not.
     #[must_use]
     pub fn num_without_spares(&self, spares: u32) -> usize {

@@ -222,6 +222,8 @@ fn spare_replaces_a_sharded_worker_that_restarts() {
         [None, Some(0), Some(1)],
         "it is the next spare"
     );
+    let workers = world.observed.status.workers.as_ref().unwrap();
+    assert_eq!((workers.ready, workers.active), (2, 2), "both train");
     assert_eq!(world.observed.pods.len(), 3);
     assert_eq!(incidents(&world), (1, Some(137)));
 }
