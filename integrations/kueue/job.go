@@ -93,7 +93,7 @@ func (j *trainingJob) PodSets(context.Context) ([]kueue.PodSet, error) {
 	setDefaults(template.Spec.Containers)
 	set := kueue.PodSet{Name: "workers", Template: *template, Count: j.count()}
 	if least := j.number("spec", "workers", "minReplicas"); least > 0 {
-		set.MinCount = ptr.To(int32(least + j.spares()))
+		set.MinCount = ptr.To(int32(least*j.podsPerReplica() + j.spares()))
 	}
 	return []kueue.PodSet{set}, nil
 }
@@ -111,9 +111,10 @@ func (j *trainingJob) RunWithPodSetsInfo(_ context.Context, infos []podset.PodSe
 	if err := podset.Merge(&template.ObjectMeta, &template.Spec, infos[0]); err != nil {
 		return err
 	}
-	j.set(int64(infos[0].Count)-j.spares(), "spec", "workers", "replicas")
+	j.set(j.replicas(infos[0].Count), "spec", "workers", "replicas")
 	j.set(false, "spec", "suspend")
-	j.annotate(admitted, strconv.Itoa(int(infos[0].Count)))
+	// Kueue may admit a part of a replica, which stays unused.
+	j.annotate(admitted, strconv.Itoa(int(j.count())))
 	return j.setTemplate(template)
 }
 
@@ -126,7 +127,7 @@ func (j *trainingJob) RestorePodSetsInfo(infos []podset.PodSetInfo) bool {
 	}
 	changed := podset.RestorePodSpec(&template.ObjectMeta, &template.Spec, infos[0]) || infos[0].Count != j.count()
 	if changed {
-		j.set(int64(infos[0].Count)-j.spares(), "spec", "workers", "replicas")
+		j.set(j.replicas(infos[0].Count), "spec", "workers", "replicas")
 		changed = j.setTemplate(template) == nil
 	}
 	return changed
@@ -188,7 +189,16 @@ func (j *trainingJob) annotate(name, value string) {
 
 // count returns the number of pods that the spec asks for, with spares.
 func (j *trainingJob) count() int32 {
-	return int32(j.number("spec", "workers", "replicas") + j.spares())
+	return int32(j.number("spec", "workers", "replicas")*j.podsPerReplica() + j.spares())
+}
+
+// replicas returns the number of whole replicas that a number of pods makes, without spares.
+func (j *trainingJob) replicas(pods int32) int64 {
+	return max(1, (int64(pods)-j.spares())/j.podsPerReplica())
+}
+
+func (j *trainingJob) podsPerReplica() int64 {
+	return max(1, j.number("spec", "workers", "podsPerReplica"))
 }
 
 func (j *trainingJob) spares() int64 { return j.number("spec", "workers", "spares") }

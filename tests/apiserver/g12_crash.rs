@@ -4,8 +4,9 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
 
-use crate::environment::{Environment, NAMESPACE, TIMEOUT};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 const WORKERS: u32 = 2;
 /// More writes than a job without faults needs.
@@ -13,9 +14,22 @@ const MOST_WRITES: u32 = 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crash_after_any_write_is_recovered() {
+    recovers_from_any_crash(&job(WORKERS)).await;
+}
+
+/// Both pods are one replica, whose processes have to start together.
+#[tokio::test(flavor = "multi_thread")]
+async fn crash_after_any_write_for_a_large_replica_is_recovered() {
+    let mut wanted = job(1);
+    wanted["spec"]["workers"]["podsPerReplica"] = json!(WORKERS);
+    wanted["spec"]["trainer"]["parallel"] = json!({"shard": "Zero1"});
+    recovers_from_any_crash(&wanted).await;
+}
+
+async fn recovers_from_any_crash(wanted: &Value) {
     let env = Environment::new().await;
     for writes in 0..MOST_WRITES {
-        env.apply(NAMESPACE, WORKERS).await;
+        env.create(NAMESPACE, wanted.clone()).await;
         let mut first = env.operator(Some(writes));
         let has_ended = run_until(&env, || first.is_cut_off()).await;
         first.kill().await;

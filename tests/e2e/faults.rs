@@ -6,6 +6,7 @@ mod dns;
 mod drill;
 mod fault;
 mod g11_frozen;
+mod large_replicas;
 mod leader;
 mod nodes;
 mod operator;

@@ -74,6 +74,7 @@ pub const FIELDS: &[SpecField] = fields! {
     workers.spares: Anytime, No;
     // A pod's annotation contains it beside the fingerprint.
     workers.procs_per_worker: Never, No;
+    workers.pods_per_replica: WhileSuspended, Named;
     workers.sharded: WhileSuspended, Named;
     workers.template: WhileSuspended, Listed;
     checkpoint: WhileSuspended, Listed;

@@ -103,6 +103,10 @@ mod scheduling;
         .message("leave out trainer: with elastic.mode Restart the command of the container named trainer is run").field_path(".trainer"),
     validation = Rule::new("!has(self.workers.sharded) || !self.workers.sharded || (!has(self.trainer) && self.elastic.mode == 'InProcess')")
         .message("workers.sharded is for a script of your own that calls roundhouse.join(): leave it out, or leave out trainer and keep elastic.mode at InProcess").field_path(".workers.sharded"),
+    validation = Rule::new("!has(self.workers.podsPerReplica) || self.workers.podsPerReplica == 1 || (has(self.workers.sharded) && self.workers.sharded) || (has(self.trainer) && has(self.trainer.parallel) && (has(self.trainer.parallel.shard) || has(self.trainer.parallel.tensor) || has(self.trainer.parallel.pipeline) || has(self.trainer.parallel.expert)))")
+        .message("workers.podsPerReplica is for processes that share one copy of the model: set trainer.parallel, or workers.sharded for a script that calls roundhouse.join(), or leave it out").field_path(".workers.podsPerReplica"),
+    validation = Rule::new("!has(self.workers.podsPerReplica) || self.workers.podsPerReplica == 1 || !has(self.checkpoint) || !has(self.checkpoint.local)")
+        .message("checkpoint.local is for replicas of one pod: leave it out, or leave out workers.podsPerReplica").field_path(".checkpoint.local"),
     validation = Rule::new("has(self.trainer) || (has(self.workers.template) && has(self.workers.template.spec) && has(self.workers.template.spec.containers) && self.workers.template.spec.containers.exists(c, c.name == 'trainer' && has(c.image) && has(c.command)))")
         .message("give trainer; or, to run a command of your own, give workers.template a container named trainer with image and command: a script that calls roundhouse.join(), or, with elastic.mode Restart, one that runs under torchrun; the command of the image itself is not known").field_path(".workers"),
     validation = Rule::new("!has(self.trainer) || has(self.trainer.epochs) != has(self.trainer.steps)")
@@ -270,15 +274,24 @@ pub struct Workers {
     /// Additional workers that wait, prepared, in the lobby. When a member is lost, a spare takes
     /// its place at once, without waiting for a new pod; the pod that restarts or is created again
     /// becomes the next spare. Spares hold their GPUs and do not train. They count neither for
-    /// `replicas` nor for `maxReplicas`.
+    /// `replicas` nor for `maxReplicas`. With `podsPerReplica` they are single pods, which start
+    /// their processes only when they get a place in a replica, and are not Ready before.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000))]
     pub spares: u32,
-    /// Training processes in each worker. Default: the number of GPUs in the trainer container's
+    /// Training processes in each pod. Default: the number of GPUs in the trainer container's
     /// limits, or else 1. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_worker: Option<u32>,
+    /// Number of pods that hold one copy of the model together, for a model that does not fit into
+    /// one pod. It needs `sharded` or `trainer.parallel`. `replicas`, `minReplicas`, `maxReplicas`,
+    /// `kubectl scale` and the status then count replicas; `spares` counts pods. If a pod is lost,
+    /// its replica leaves the generation, and its other pods restart their processes; the other
+    /// replicas keep training. Default: 1. Immutable while the job is not suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub pods_per_replica: Option<u32>,
     /// The processes of a worker share one copy of the model, as one replica: by FSDP2, or by
     /// tensor, pipeline, context or expert parallelism. If one of them dies, all processes of the
     /// worker restart together, and the other workers keep training. It is for a Python script

@@ -20,6 +20,8 @@ const RANKS = [
 ];
 // For a job with sharded workers.
 const RANKS_WITH_SHARDS = RANKS.toSpliced(1, 0, {title: "Shard", class: "number", cell: (rank) => rank.shard});
+// For a job whose replicas have several pods: replica 1, pod 0 of it is 1.0.
+const RANKS_WITH_REPLICAS = RANKS_WITH_SHARDS.toSpliced(1, 0, {title: "Replica", class: "number", cell: (rank) => rank.replica});
 const CONDITIONS = [
   {title: "Type", class: "name", cell: (it) => it.type},
   {title: "Status", cell: (it) => it.status},
@@ -86,7 +88,8 @@ export function jobPage(namespace, name, report, head) {
     const {summary: lines, diagnosis, next, note} = job;
     show(body.summary, {summary: lines, diagnosis, next, note, progress: job.progress}, summary);
     show(body.ranks, job.ranks, (ranks) => {
-      const columns = ranks.some((rank) => rank.shard) ? RANKS_WITH_SHARDS : RANKS;
+      const ofShards = ranks.some((rank) => rank.shard) ? RANKS_WITH_SHARDS : RANKS;
+      const columns = ranks.some((rank) => rank.replica) ? RANKS_WITH_REPLICAS : ofShards;
       return ranks.length > 0 ? table("Ranks", columns, ranks) : empty("No worker has been created.");
     });
     show(body.conditions, job.conditions, (all) => (all.length > 0 ? table("Conditions", CONDITIONS, all) : empty("The operator has not seen the job yet.")));

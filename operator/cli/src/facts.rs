@@ -104,15 +104,45 @@ impl Facts {
         trainer.map(|it| it.parallel).unwrap_or_default()
     }
 
-    /// Number of processes of each worker.
+    /// Whether a replica has several pods.
+    pub(crate) fn has_large_replicas(&self) -> bool {
+        // `run --local` runs each replica as one worker, whose process count is that of all pods.
+        let issued = self.workers().into_iter().find_map(|worker| worker.place);
+        let of_all = issued.is_some_and(|place| {
+            place.life.is_empty() && place.procs_per_worker == self.procs_of_replica()
+        });
+        self.pods_per_replica() > 1 && !of_all
+    }
+
+    fn pods_per_replica(&self) -> u32 {
+        self.job.spec.workers.pods_per_replica.unwrap_or(1).max(1)
+    }
+
+    /// Number of pods that the job wants.
+    pub(crate) fn num_pods(&self) -> u32 {
+        let workers = &self.job.spec.workers;
+        let placed = workers.replicas.saturating_mul(self.pods_per_replica());
+        placed.saturating_add(workers.spares)
+    }
+
+    /// Number of processes of each pod.
     pub(crate) fn procs(&self) -> u32 {
+        if self.has_large_replicas() {
+            self.procs_of_replica() / self.pods_per_replica()
+        } else {
+            self.procs_of_replica()
+        }
+    }
+
+    /// Number of processes of each worker, which may have several pods.
+    pub(crate) fn procs_of_replica(&self) -> u32 {
         // Prefer the number that the operator used: its settings decide which resources are GPUs.
         let status = self.job.status.as_ref();
         let membership = status.and_then(|status| status.membership.as_ref());
         let started = membership.and_then(MembershipStatus::procs_per_worker);
         started.unwrap_or_else(|| {
             let valid = roundhouse_planner::validate(&self.job);
-            valid.map_or(1, |job| job.procs_per_worker)
+            valid.map_or(1, |job| job.procs_per_replica())
         })
     }
 }

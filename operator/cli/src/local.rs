@@ -103,8 +103,13 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let launch_plan = launch_plan::of(options, &manifest, &job, &run_directory)?;
     let name = job.identity.name.clone();
     let begins = format!(
-        "{name}: {} on this machine, without a cluster; logs: {}",
+        "{name}: {} on this machine, without a cluster{}; logs: {}",
         counted(job.replicas, "worker"),
+        match manifest.job.spec.workers.pods_per_replica {
+            Some(pods) if pods > 1 =>
+                format!(", each with the processes of {}", counted(pods, "pod")),
+            Some(_) | None => String::new(),
+        },
         run_directory.logs().display()
     );
     let page = format!(
@@ -155,11 +160,15 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     code.map(ExitCode::from)
 }
 
-/// The validated job without scheduling fields: all processes run on this machine.
+/// The validated job without scheduling fields: all processes run on this machine. A replica of
+/// several pods runs as one worker.
 fn validated(job: &TrainingJob, gpus: &GpuNames) -> anyhow::Result<ValidatedJob> {
+    let job = gpus.validate(job)?;
     Ok(ValidatedJob {
         scheduling: Scheduling::default(),
-        ..gpus.validate(job)?
+        spares: job.spares.div_ceil(job.pods_per_replica),
+        pods_per_replica: 1,
+        ..job.with_replicas_as_workers()
     })
 }
 
@@ -378,6 +387,24 @@ mod tests {
         };
         assert!(is_stuck(&status, None) && is_stuck(&status, Some(&at(9))));
         assert!(!is_stuck(&status, Some(&at(10))));
+    }
+
+    #[test]
+    fn replica_of_several_pods_runs_as_one_worker() {
+        let job = json!({
+            "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "digits"},
+            "spec": {
+                "workers": {"replicas": 2, "podsPerReplica": 3, "procsPerWorker": 2, "spares": 1},
+                "trainer": {
+                    "model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 8, "epochs": 1,
+                    "parallel": {"shard": "Zero1"},
+                },
+            },
+        });
+        let job = serde_json::from_value(job).unwrap();
+        let job = validated(&job, &GpuNames::default()).unwrap();
+        assert_eq!((job.replicas, job.pods_per_replica), (2, 1));
+        assert_eq!((job.procs_per_worker, job.spares), (6, 1));
     }
 
     #[test]

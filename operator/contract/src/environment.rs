@@ -13,6 +13,7 @@ pub mod grace;
 pub mod kubeflow;
 pub mod local_copies;
 pub mod nccl;
+pub mod replica_pods;
 pub mod script;
 pub mod timeouts;
 pub mod worker;
@@ -21,6 +22,7 @@ pub use checkpoint::CheckpointEnvironment;
 pub use device::ExpectedDevice;
 pub use grace::LeaveBudget;
 pub use local_copies::LocalCopiesEnvironment;
+pub use replica_pods::ReplicaPods;
 pub use script::ScriptEnvironment;
 pub use timeouts::CollectiveTimeouts;
 pub use worker::{WorkerEnvironment, WorkerProgram, WorkerSite};
@@ -92,6 +94,20 @@ pub const SHARDED: &str = "ROUNDHOUSE_SHARDED";
 /// process of a sharded worker the same path, and another one whenever it starts them again. The
 /// file does not exist before a process creates it.
 pub const REPLICA_FILE: &str = "ROUNDHOUSE_REPLICA_FILE";
+/// Number of pods of a replica. With more than one, the agent starts no process before
+/// [`REPLICA_PLACE_FILE`] shows a life. Default: 1.
+pub const PODS_PER_REPLICA: &str = "ROUNDHOUSE_PODS_PER_REPLICA";
+/// File that shows this pod its [`crate::ReplicaPlace`].
+pub const REPLICA_PLACE_FILE: &str = "ROUNDHOUSE_REPLICA_PLACE_FILE";
+/// Identifier of the life of a replica of several pods.
+pub const REPLICA_LIFE: &str = "ROUNDHOUSE_REPLICA_LIFE";
+/// Index of this pod in its replica of several pods.
+pub const REPLICA_POD: &str = "ROUNDHOUSE_REPLICA_POD";
+/// Port of the store of a replica of several pods, at the first of its addresses.
+pub const REPLICA_STORE_PORT: &str = "ROUNDHOUSE_REPLICA_STORE_PORT";
+/// IP addresses of the pods of a replica of several pods, separated by commas; if not set, the
+/// replica has one pod.
+pub const REPLICA_ADDRESSES: &str = "ROUNDHOUSE_REPLICA_ADDRESSES";
 /// Process id of the parent; the process ends when the parent ends. In a pod the kernel does this.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
 /// Directory of checkpoints and the ledger, shared by all workers; if not set, none are written.

@@ -32,6 +32,8 @@ pub const LEFT_DOMAIN: &str = "roundhouse.dev/left-domain";
 
 /// Annotation: the worker's [`crate::Membership`] as JSON.
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";
+/// Annotation: the pod's [`crate::ReplicaPlace`] as JSON, in jobs with `workers.podsPerReplica`.
+pub const REPLICA: &str = "roundhouse.dev/replica";
 /// Annotation: earlier generations that may still train, see [`crate::earlier`].
 pub const EARLIER: &str = "roundhouse.dev/earlier-generations";
 /// Annotation: the job's [`crate::TrainerConfig`] as JSON.

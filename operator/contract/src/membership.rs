@@ -116,6 +116,10 @@ pub struct Membership {
     /// older operator issued the generation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
+    /// The life of the pod's replica for which this document was written, see
+    /// [`crate::ReplicaPlace::life`]; empty if a replica is one pod.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub life: String,
     /// The incarnation for which this document was written.
     pub incarnation: Incarnation,
     /// Time of issue (RFC 3339). From it the operator knows whether an unready member has had time
@@ -202,6 +206,7 @@ mod tests {
 
     fn document() -> Membership {
         Membership {
+            life: String::new(),
             generation: 7,
             action: Action::Join,
             node_rank: 1,

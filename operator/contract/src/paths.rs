@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 pub const PODINFO_DIR: &str = "/etc/roundhouse";
 /// The worker's [`crate::Membership`], inside [`PODINFO_DIR`]; empty before generation 1.
 pub const MEMBERSHIP_FILE: &str = "membership";
+/// The pod's [`crate::ReplicaPlace`], inside [`PODINFO_DIR`], in jobs with replicas of several
+/// pods; empty before the first life.
+pub const REPLICA_PLACE_FILE: &str = "replica";
 /// The job's [`crate::TrainerConfig`], inside [`PODINFO_DIR`].
 pub const TRAINER_CONFIG_FILE: &str = "trainer-config";
 /// Run directory: a memory volume shared by the processes of one worker.
@@ -79,7 +82,7 @@ pub fn restarts(run_dir: &Path) -> PathBuf {
 /// Directory of one life of a sharded worker's replica, in the run directory; `life` is unique
 /// there.
 #[must_use]
-pub fn replica(run_dir: &Path, life: u64) -> PathBuf {
+pub fn replica(run_dir: &Path, life: &str) -> PathBuf {
     run_dir.join(format!("replica-{life}"))
 }
 

@@ -7,6 +7,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 pub const RENDEZVOUS: u16 = 29_500;
 /// Number of ports from [`RENDEZVOUS`] on that the scripts of successive generations use in turn.
 pub const RENDEZVOUS_RANGE: u16 = 64;
+/// The store of a replica of several pods, on its first process.
+pub const REPLICA_STORE: u16 = 29_564;
+/// First port of the connections between the processes of a replica of several pods; the process
+/// with local rank `n` listens on the `n`-th after it.
+pub const REPLICA_LINKS: u16 = 29_565;
 /// The agent's HTTP server, with [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`],
 /// [`LEDGER_PATH`], [`TRACE_PATH`], [`HEALTHZ_PATH`] and [`READYZ_PATH`].
 pub const AGENT_HTTP: u16 = 9_464;

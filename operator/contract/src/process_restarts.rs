@@ -20,6 +20,14 @@ pub struct ProcessRestarts {
     /// Whether no process has been in a generation since the restart: the worker holds no state.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_state: bool,
+    /// In a replica of several pods, the life whose processes in this pod have ended, see
+    /// [`crate::ReplicaPlace::life`]; empty while they run. The replica needs another life.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ended_life: String,
+    /// Whether the replica has several pods. Each start of the processes is then another life, and
+    /// the operator knows that it has no state.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_lives: bool,
     /// Whether all processes are ready to train, or train. An older agent reports false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ready: bool,
@@ -38,7 +46,9 @@ impl ProcessRestarts {
         let mut known = statuses.iter().flatten();
         let mut report = Self {
             preparing: preparing.map(|(local_rank, _)| local_rank).collect(),
-            without_state: self.total > 0 && !known.any(|status| status.generation > 0),
+            without_state: self.total > 0
+                && !self.has_lives
+                && !known.any(|status| status.generation > 0),
             ..self
         };
         let mut all = statuses.iter();
@@ -150,6 +160,8 @@ mod tests {
         for restarts in [
             ProcessRestarts::default(),
             ProcessRestarts {
+                ended_life: String::new(),
+                has_lives: false,
                 total: 2,
                 preparing: vec![1],
                 without_state: true,

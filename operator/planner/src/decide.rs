@@ -19,6 +19,7 @@ use crate::lifecycle::suspend;
 use crate::observed::Observed;
 use crate::plan::{Plan, PlanReason};
 use crate::rejection::Rejection;
+use crate::replicas::{Replicas, lives};
 use crate::status::not_accepted;
 use crate::status::progress;
 use crate::status::waiting;
@@ -52,7 +53,19 @@ fn decide(
     observed: &Observed,
     now: Timestamp,
 ) -> Plan {
-    let mut draft = Draft::new(job, rejection, observed, now);
+    if !job.has_large_replicas() {
+        return policies(Draft::new(job, rejection, observed, now));
+    }
+    let replicas = Replicas::of(job, observed, now);
+    let (as_workers, view) = (job.with_replicas_as_workers(), replicas.view(observed));
+    let draft = Draft::new(&as_workers, rejection, &view, now);
+    let mut plan = policies(draft.for_replicas(job, &observed.pods, &replicas));
+    replicas.expand(&mut plan);
+    plan
+}
+
+fn policies(mut draft: Draft<'_>) -> Plan {
+    let (job, rejection) = (draft.job, draft.rejection);
     if job.deleting {
         let reason = deleting::explain(&mut draft);
         return draft.end(reason);
@@ -96,6 +109,11 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
     if !draft.recorded && barrier.is_none() {
         owned_objects::make(draft);
     }
+    // This comes after the incident that ended a life is stored, and before a generation forms, so
+    // that its members belong to the present lives.
+    if !draft.recorded {
+        lives::begin(draft);
+    }
     let reason = form::form(draft);
     // Removal comes last, so that in one plan the remaining workers get their membership first. A
     // plan that raises a generation removes surplus workers at once: they were chosen from the
@@ -117,9 +135,10 @@ fn describe(draft: &mut Draft<'_>) {
     let spares = draft.members.num_spares();
     // Processes of a sharded spare that restarted are not Ready before their next generation.
     let ready = draft.members.num_ready() - draft.members.num_ready_spares();
+    let spares = draft.replicas.map_or(spares, |it| it.num_fit_spares);
     let active = draft.members.that_live();
     let active = active.iter().filter(|pod| !pod.unreachable).count();
-    let pods = draft.observed.pods.iter();
+    let pods = draft.pods.iter();
     let pods = pods
         .filter(|pod| worker_state::may_hold_resources(pod))
         .count();
@@ -167,11 +186,14 @@ fn accept(draft: &mut Draft<'_>) {
 }
 
 fn acceptance(draft: &Draft<'_>) -> String {
-    let (workers, procs) = (draft.job.replicas, draft.job.procs_per_worker);
-    let (min, max) = (draft.job.min_replicas, draft.job.max_replicas);
-    let workers = counted(workers, "worker");
-    let procs = counted(procs, "process");
-    let spares = match draft.job.spares {
+    let job = draft.own_job;
+    let (min, max) = (job.min_replicas, job.max_replicas);
+    let procs = counted(job.procs_per_worker, "process");
+    if job.has_large_replicas() {
+        return of_large_replicas(job);
+    }
+    let workers = counted(job.replicas, "worker");
+    let spares = match job.spares {
         0 => String::new(),
         spares => format!(", and {}", counted(spares, "spare")),
     };
@@ -180,4 +202,23 @@ fn acceptance(draft: &Draft<'_>) -> String {
     } else {
         format!("{workers} with {procs} each{spares}")
     }
+}
+
+fn of_large_replicas(job: &ValidatedJob) -> String {
+    let replicas = counted(job.replicas, "replica");
+    let pods = counted(job.pods_per_replica, "pod");
+    let procs = counted(job.procs_per_worker, "process");
+    let range = if job.min_replicas < job.max_replicas {
+        format!(
+            ", between {} and {} replicas",
+            job.min_replicas, job.max_replicas
+        )
+    } else {
+        String::new()
+    };
+    let spares = match job.spares {
+        0 => String::new(),
+        spares => format!(", and {}", counted(spares, "spare pod")),
+    };
+    format!("{replicas} of {pods} with {procs} per pod{range}{spares}")
 }

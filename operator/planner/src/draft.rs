@@ -1,23 +1,37 @@
 //! A draft of a plan: what every policy reads, and what it adds to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use roundhouse_api::{
     ConditionReason, ConditionType, EventReason, Replacements, TrainingJobStatus,
 };
+use roundhouse_contract::Incarnation;
 
 use crate::generation::members::Members;
-use crate::observed::Observed;
+use crate::observed::{Observed, Pod};
 use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 use crate::rejection::Rejection;
+use crate::replicas::{Replica, Replicas};
 use crate::status::progress;
 use crate::status::{set_condition, set_state, time};
 use crate::validate::ValidatedJob;
+use crate::verdict::is_condemned;
 
 pub(crate) struct Draft<'a> {
+    /// The job; if its replicas have several pods, as if each were one: see
+    /// [`ValidatedJob::with_replicas_as_workers`].
     pub(crate) job: &'a ValidatedJob,
+    /// The observed state; if replicas have several pods, with a pod for each: see
+    /// [`Replicas::view`].
     pub(crate) observed: &'a Observed,
+    /// The job as its user wrote it.
+    pub(crate) own_job: &'a ValidatedJob,
+    /// The pods as they are.
+    pub(crate) pods: &'a [Pod],
+    /// `None` if each replica is one pod.
+    pub(crate) replicas: Option<&'a Replicas<'a>>,
     /// Why no new pods are created, if the job is not accepted.
     pub(crate) rejection: Option<&'a Rejection>,
     pub(crate) members: Members<'a>,
@@ -45,6 +59,9 @@ impl<'a> Draft<'a> {
         Self {
             job,
             observed,
+            own_job: job,
+            pods: &observed.pods,
+            replicas: None,
             rejection,
             members: Members::of(job, observed, now),
             now,
@@ -56,6 +73,60 @@ impl<'a> Draft<'a> {
             seen_replacements: None,
             needs_fresh: false,
         }
+    }
+
+    /// The draft for replicas of several pods. `own_job` and `pods` are the job and its pods before
+    /// the pods of each replica were combined.
+    pub(crate) fn for_replicas(
+        self,
+        own_job: &'a ValidatedJob,
+        pods: &'a [Pod],
+        replicas: &'a Replicas<'a>,
+    ) -> Self {
+        let mut draft = Self {
+            own_job,
+            pods,
+            replicas: Some(replicas),
+            ..self
+        };
+        // A replica with one condemned pod is condemned.
+        let all = draft.members.workers.values().copied();
+        let bad = all.filter(|worker| {
+            let replica = worker.index.and_then(|index| replicas.all.get(&index));
+            let mut pods = replica.into_iter().flat_map(Replica::present);
+            pods.any(|pod| is_condemned(own_job, pod, draft.now))
+        });
+        let bad: Vec<&Pod> = bad.collect();
+        draft.members.condemn(&bad);
+        draft
+    }
+
+    /// Pods that are not terminating by their index, of each the highest attempt.
+    pub(crate) fn pods_by_index(&self) -> &BTreeMap<u32, &'a Pod> {
+        let of_replicas = self.replicas.map(|replicas| &replicas.pods);
+        of_replicas.unwrap_or(&self.members.workers)
+    }
+
+    /// The UID by which policies for workers know the worker of a pod.
+    pub(crate) fn worker_uid<'p>(&self, pod: &'p Pod) -> &'p str
+    where
+        'a: 'p,
+    {
+        let replica = self.replicas.and_then(|replicas| replicas.replica_of(pod));
+        let worker = replica.and_then(|replica| self.members.workers.get(&replica.index));
+        worker.map_or(&pod.uid, |worker| &worker.uid)
+    }
+
+    /// The incarnation of the pod's worker while the pod's container had this number of restarts.
+    pub(crate) fn incarnation_of(&self, pod: &Pod, restarts: u32) -> Incarnation {
+        let replica = self.replicas.and_then(|replicas| replicas.replica_of(pod));
+        replica.map_or_else(
+            || Incarnation {
+                pod_uid: pod.uid.clone(),
+                restarts,
+            },
+            |replica| replica.incarnation_with(pod, restarts),
+        )
     }
 
     pub(crate) fn end(self, reason: PlanReason) -> Plan {

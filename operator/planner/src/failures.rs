@@ -10,6 +10,7 @@ use self::cause::{
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
 use crate::generation::stranded;
+use crate::observed::Pod;
 use crate::plan::PlanReason;
 use crate::verdict::Failure;
 
@@ -22,8 +23,9 @@ pub(crate) mod words;
 
 /// Counts new incidents, and fails the job if it cannot recover.
 pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
-    let pods = draft.observed.pods.iter();
-    let failures: Vec<Failure<'_>> = pods.filter_map(|pod| Failure::of(draft.job, pod)).collect();
+    let pods = draft.pods.iter();
+    let failures = pods.filter_map(|pod| Failure::of(draft.job, pod));
+    let failures: Vec<Failure<'_>> = failures.filter(|it| !is_explained(draft, it)).collect();
     if let Some((reason, message)) = permanent(draft, &failures) {
         return Some(draft.fail(reason, message));
     }
@@ -32,6 +34,30 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
     note(draft, &failures);
     let (reason, message) = too_many(draft, &failures)?;
     Some(draft.fail(reason, message))
+}
+
+/// Whether processes of a replica ended because one of its pods is gone, leaves or cannot be
+/// reached. That pod is judged, and these are its consequence.
+fn is_explained(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
+    let Some(replicas) = draft.replicas else {
+        return false;
+    };
+    let generation = |pod: &Pod| pod.membership.as_ref().map(|it| it.generation);
+    let explains = |pod: Option<&Pod>| {
+        pod.is_none_or(|pod| {
+            let is_new = generation(pod) < generation(failure.pod);
+            let is_ignored =
+                Failure::of(draft.job, pod).is_some_and(|it| it.action == FailureAction::Ignore);
+            pod.unreachable || is_new || is_ignored
+        })
+    };
+    let replica = replicas.replica_of(failure.pod);
+    let leaves = replicas.leaving.iter().any(|it| {
+        let mut pods = it.present();
+        pods.any(|pod| pod.uid == failure.pod.uid)
+    });
+    failure.is_peer_failure()
+        && (leaves || replica.is_none_or(|it| it.pods.iter().any(|pod| explains(*pod))))
 }
 
 /// A failure that would recur after a restart, or that a rule of the user forbids.

@@ -25,6 +25,7 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
             uid,
         },
         procs_per_worker,
+        pods_per_replica,
         grace,
         program,
         checkpoint,
@@ -60,6 +61,7 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         address,
         rendezvous_port,
         membership_file,
+        replica_place_file,
         run_dir,
         trainer_config_file,
         data_dir,
@@ -95,6 +97,7 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         job_uid: uid.clone(),
         worker_index,
         procs_per_worker: *procs_per_worker,
+        pods_per_replica: *pods_per_replica,
         program,
         expected_device,
         termination_grace: *grace,
@@ -103,6 +106,7 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         address,
         rendezvous_port,
         membership_file,
+        replica_place_file,
         run_dir,
     }
 }

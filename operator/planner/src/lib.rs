@@ -5,8 +5,9 @@
 //! requeue, and the reason. [`plan_rejected`] manages a job that is not accepted and creates no new
 //! pods for it. Nothing here does I/O or reads a clock. `decide` calls the policies in order, over
 //! a `draft`. The modules group them by subject: a `generation` and its members; the pods of the
-//! `workers`; `failures`, budgets and avoided nodes; the `lifecycle` of a job with suspension,
-//! deadlines and end; the `status` that the user reads.
+//! `workers`, several of which may form one of the `replicas`; `failures`, budgets and avoided
+//! nodes; the `lifecycle` of a job with suspension, deadlines and end; the `status` that the user
+//! reads.
 
 mod built;
 mod decide;
@@ -23,6 +24,7 @@ pub mod observed;
 pub mod plan;
 pub mod program;
 pub mod rejection;
+mod replicas;
 pub mod status;
 pub mod tenancy;
 pub mod validate;

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::earlier::Earlier;
 use roundhouse_contract::{
-    BuiltFrom, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, TerminationMessage,
+    BuiltFrom, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, ReplicaPlace,
+    TerminationMessage,
 };
 
 use crate::group::{GroupWrites, ObservedGroup};
@@ -179,6 +180,8 @@ pub struct Pod {
     pub membership: Option<Membership>,
     /// Earlier generations in which its container was a member and that may still train.
     pub earlier: Vec<Earlier>,
+    /// The place in a replica of several pods in its annotation.
+    pub replica: Option<ReplicaPlace>,
     /// Protocol of its membership, if a newer operator wrote it and this version cannot read it.
     pub newer_protocol: Option<u32>,
     /// The record of what it was built from; `None` if the operator that created it wrote none.
@@ -200,6 +203,8 @@ pub struct Processes {
     pub are_ready: bool,
     /// How the process ended that the agent restarted last.
     pub end: Option<Termination>,
+    /// In a replica of several pods, the life whose processes in this pod have ended.
+    pub ended_life: String,
 }
 
 impl Processes {
@@ -210,6 +215,8 @@ impl Processes {
             total: _,
             preparing,
             without_state,
+            ended_life,
+            has_lives: _,
             ready,
             last,
         } = report;
@@ -233,6 +240,7 @@ impl Processes {
             are_without_state: without_state,
             are_ready: ready,
             end,
+            ended_life,
         }
     }
 }
@@ -284,6 +292,12 @@ pub struct Termination {
 }
 
 impl Pod {
+    /// Whether this is the incarnation that runs.
+    #[must_use]
+    pub fn is_incarnation(&self, other: &Incarnation) -> bool {
+        other.restarts == self.container.restarts && other.pod_uid == self.uid
+    }
+
     /// The incarnation that runs: the pod's UID and the restarts of its trainer container.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {

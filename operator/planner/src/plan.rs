@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roundhouse_api::{Gang, Replacements, TrainingJobStatus};
 use roundhouse_contract::earlier::Earlier;
-use roundhouse_contract::{BuiltFrom, Membership};
+use roundhouse_contract::{BuiltFrom, Membership, ReplicaPlace};
 
 use crate::group::PodGroup;
 
@@ -104,6 +104,13 @@ pub enum Action {
         membership: Membership,
         /// Earlier generations in which it was a member and that may still train.
         earlier: Vec<Earlier>,
+    },
+    /// Write a pod's place in a life of its replica, if it is still the pod that was observed.
+    PlaceInReplica {
+        /// Name of the pod.
+        pod: String,
+        resource_version: String,
+        place: ReplicaPlace,
     },
     /// Mark in a pod's annotation that its group in a queue gets no new pods, if it is still the
     /// pod that was observed.

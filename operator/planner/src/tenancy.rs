@@ -79,7 +79,12 @@ impl Limits {
                 0 => String::new(),
                 spares => format!(" and {}", counted(spares, "spare")),
             };
-            let value = format!("{}{spares} (at most {most})", job.replicas);
+            let pods = if job.has_large_replicas() {
+                format!(" of {}", counted(job.pods_per_replica, "pod"))
+            } else {
+                String::new()
+            };
+            let value = format!("{}{pods}{spares} (at most {most})", job.replicas);
             findings.push(Finding {
                 field: "spec.workers.replicas".to_owned(),
                 value,

@@ -231,6 +231,14 @@ impl World {
                     pod.earlier.clone_from(earlier);
                 });
             }
+            Action::PlaceInReplica {
+                pod,
+                resource_version,
+                place,
+            } => {
+                let place = Some(place.clone());
+                return self.patch(pod, resource_version, |pod| pod.replica = place);
+            }
             Action::EndGroup {
                 pod,
                 resource_version,

@@ -28,12 +28,15 @@ mod checks;
 mod job;
 mod local_copies;
 mod placement;
+mod replica_size;
 mod template;
 
 /// Time for the agent to write its termination message.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Most processes of one worker.
+/// Most processes of one pod.
 const MAX_PROCS: u32 = 64;
+/// Most pods of one replica.
+const MAX_PODS: u32 = 64;
 
 /// Time between SIGTERM and SIGKILL of a pod: the template's value, or else what the
 /// program needs. Processes of a script have `leaveGraceSeconds`, and the agent a little
@@ -93,6 +96,7 @@ pub fn validate_with(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> V
                 max_replicas,
                 spares,
                 procs_per_worker: _,
+                pods_per_replica,
                 sharded: _,
                 template,
             },
@@ -149,6 +153,7 @@ pub fn validate_with(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> V
         spares: *spares,
         join_window: Duration::from_secs(u64::from(elastic.join_window_seconds)),
         procs_per_worker,
+        pods_per_replica: pods_per_replica.unwrap_or(1).clamp(1, MAX_PODS),
         expected_device: devices.expected_device.map_or_else(
             || expected_device(&template, num_gpus),
             |text| text.parse().ok(),
@@ -222,28 +227,7 @@ impl Runs {
             let message = format!("must be between 1 and {MAX_PROCS}");
             return invalid("spec.workers.procsPerWorker", message);
         }
-        let parallel = program.trainer().map(|it| it.parallel).unwrap_or_default();
-        if procs_per_worker == 1 && parallel.shard.is_some() {
-            return invalid(
-                "spec.trainer.parallel.shard",
-                "needs several processes per worker: set spec.workers.procsPerWorker to at least 2, or remove it",
-            );
-        }
-        for (field, number) in [
-            ("spec.trainer.parallel.expert", parallel.expert),
-            ("spec.trainer.parallel.tensor", parallel.tensor),
-            ("spec.trainer.parallel.pipeline", parallel.pipeline),
-        ] {
-            if let Some(number) = number.filter(|number| *number != procs_per_worker) {
-                return invalid(
-                    field,
-                    format!(
-                        "needs {number} processes per worker, and there are {procs_per_worker}: \
-                         set spec.workers.procsPerWorker to {number}, or remove it"
-                    ),
-                );
-            }
-        }
+        replica_size::check(spec, &program, procs_per_worker)?;
         Ok(Self {
             program,
             procs_per_worker,
@@ -259,6 +243,9 @@ impl Runs {
     ) -> Self {
         let membership = status.and_then(|status| status.membership.as_ref());
         let stored = membership.and_then(MembershipStatus::procs_per_worker);
+        // The status counts replicas.
+        let pods = spec.workers.pods_per_replica.unwrap_or(1).max(1);
+        let stored = stored.map(|of_replica| of_replica / pods);
         Self {
             program: program::as_it_runs(spec.trainer.as_ref(), &spec.elastic),
             procs_per_worker: running.or(stored).unwrap_or(1).clamp(1, MAX_PROCS),

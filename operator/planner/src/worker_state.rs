@@ -75,7 +75,7 @@ pub fn is_available(pod: &Pod) -> bool {
 pub fn is_same_incarnation(pod: &Pod) -> bool {
     pod.membership
         .as_ref()
-        .is_some_and(|m| m.incarnation == pod.incarnation())
+        .is_some_and(|m| pod.is_incarnation(&m.incarnation))
 }
 
 /// How the container that the pod's membership was written for ended, if it has.

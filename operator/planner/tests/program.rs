@@ -69,6 +69,7 @@ fn program_of_agents(raw: &TrainingJob) -> WorkerProgram {
         address: None,
         rendezvous_port: 29_400,
         membership_file: "/membership".into(),
+        replica_place_file: "/etc/roundhouse/replica".into(),
         run_dir: "/run".into(),
         trainer_config_file: "/config".into(),
         data_dir: "/data".into(),

@@ -32,7 +32,7 @@ pub struct Workers(BTreeMap<Incarnation, Worker>);
 #[derive(Clone, Debug, PartialEq)]
 struct Worker {
     address: String,
-    /// The nonce of its membership document; agents require it for restarts.
+    /// What agents require for restarts: see [`nonce`].
     nonce: String,
     restarts: Option<ProcessRestarts>,
     /// Whether it has more than one process. The agent restarts each of them by itself.
@@ -93,9 +93,9 @@ impl Workers {
             }
             let worker = Worker {
                 address: pod.ip.clone()?,
-                nonce: pod.membership.as_ref()?.nonce.clone(),
+                nonce: nonce(pod)?.to_owned(),
                 restarts,
-                has_several: valid.procs_per_worker > 1,
+                has_several: valid.procs_per_replica() > 1,
                 ready: pod.ready,
                 since: same.as_ref().map_or_else(Instant::now, |same| same.since),
                 is_dispensable: newest.does_without(pod),
@@ -218,15 +218,39 @@ fn forget_ready(restarts: &mut Option<ProcessRestarts>) -> bool {
 
 /// Whether a worker may hold state although it is not Ready.
 fn is_polled(pod: &Pod) -> bool {
-    !pod.ready && is_running_member(pod)
+    !pod.ready && (is_running_member(pod) || has_place(pod) && runs(pod))
+}
+
+/// Whether the container of the pod has a place in a replica of several pods, and has been Ready
+/// with it. If its processes have ended since, even before the first generation, only its agent
+/// knows that. Pods that still prepare are not polled: a job may start thousands.
+fn has_place(pod: &Pod) -> bool {
+    let place = pod.replica.as_ref();
+    place.is_some_and(|place| {
+        let issued_at = place.issued_at.parse::<Timestamp>().ok();
+        pod.is_incarnation(&place.incarnation) && pod.ready_at >= issued_at
+    })
+}
+
+/// What the agent requires from a client that may read the pod: the nonce of its generation, or
+/// the life of its replica.
+fn nonce(pod: &Pod) -> Option<&str> {
+    let document = pod.membership.as_ref().map(|document| &*document.nonce);
+    let life = pod.replica.as_ref().map(|place| &*place.life);
+    document.or(life)
 }
 
 fn is_running_member(pod: &Pod) -> bool {
-    is_member_of_any(pod) && pod.ours && !pod.deleting && pod.phase == PodPhase::Running
+    is_member_of_any(pod) && runs(pod)
+}
+
+fn runs(pod: &Pod) -> bool {
+    pod.ours && !pod.deleting && pod.phase == PodPhase::Running
 }
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_contract::ReplicaPlace;
     use roundhouse_planner::testing::{World, world};
 
     use super::*;
@@ -239,6 +263,8 @@ mod tests {
 
     fn restarts() -> ProcessRestarts {
         ProcessRestarts {
+            ended_life: String::new(),
+            has_lives: false,
             total: 1,
             preparing: vec![1],
             without_state: false,
@@ -264,6 +290,36 @@ mod tests {
         assert_eq!(follow(&mut workers, &world).len(), 2);
         world.is_ready(1, true);
         assert!(follow(&mut workers, &world).is_empty());
+    }
+
+    #[test]
+    fn pods_with_a_place_are_polled_once_they_were_ready() {
+        let mut world = training(1);
+        world.job.pods_per_replica = 2;
+        let now = world.now;
+        let pod = &mut world.observed.pods[1];
+        pod.membership = None;
+        pod.replica = Some(ReplicaPlace {
+            replica: 0,
+            pod: 1,
+            addresses: vec!["10.0.0.0".to_owned(), "10.0.0.1".to_owned()],
+            number: 1,
+            life: "a1".to_owned(),
+            incarnation: pod.incarnation(),
+            issued_at: now.to_string(),
+            repeats: 0,
+        });
+        let polled = |ready_at: i64| {
+            let (mut workers, mut world) = (Workers::default(), world.clone());
+            let pod = &mut world.observed.pods[1];
+            (pod.ready, pod.ready_at) = (false, Timestamp::from_second(ready_at).ok());
+            workers.follow(&world.job, &world.observed);
+            let worker = workers.0.get(&world.observed.pods[1].incarnation());
+            worker.map(|worker| worker.nonce.clone())
+        };
+        let issued_at = now.as_second();
+        assert_eq!(polled(issued_at - 10), None, "it still prepares");
+        assert_eq!(polled(issued_at + 10).as_deref(), Some("a1"));
     }
 
     #[test]

@@ -90,6 +90,7 @@ mod tests {
 
     fn pod(uid: &str, generation: u64, node_rank: u32, members: &str) -> ObjectVersion {
         let place = Membership {
+            life: String::new(),
             nonce: String::new(),
             generation,
             action: Action::Join,

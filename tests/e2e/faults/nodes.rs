@@ -8,6 +8,7 @@ use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::nodes::local_cluster;
 
 use super::drill::Drill;
+use super::large_replicas;
 use super::operator;
 
 /// A node with a network namespace of its own. The control plane and the operator run on node1.
@@ -138,4 +139,41 @@ async fn restarted_operator_replaces_a_partitioned_worker() {
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_operator_replaces_worker_of_a_silent_kubelet() {
     fail_node("e2e-node-silent-away", Fault::Silent, true).await;
+}
+
+/// One node has only one pod of a replica of two. Its network is cut off, so the replica is broken
+/// although all of its processes run. The other replica trains on, and the pod is replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn replica_that_a_partition_divides_is_healed() {
+    let drill = large_replicas::drill("e2e-large-cut-off", true).await;
+    let first = drill.trains(2, 0).await;
+    let pods = drill.members(first).await;
+    // The operator runs on node1, so the fault hits another one.
+    let num_on = |node: &str| pods.iter().filter(|pod| is_on(pod, node)).count();
+    let node = [NODE, "node3"].into_iter().find(|node| num_on(node) == 1);
+    let node = node.expect("four pods on three nodes");
+    let replicas = drill.replicas(first).await;
+    let cut_off = pods.iter().find(|pod| is_on(pod, node)).unwrap();
+    let is_broken = |names: &[String; 2]| names.contains(&cut_off.name_any());
+    let untouched = replicas.iter().find(|names| !is_broken(names)).unwrap();
+    let before = untouched.clone().map(|pod| drill.process_of(&pod));
+
+    let fault = ActiveFault::start(Fault::CutOff, node);
+    // The pod may be replaced before the other replica has formed a generation of its own.
+    let second = drill.trains(2, first).await;
+    drill.has_whole_replicas().await;
+    let members = drill.members(second).await;
+    assert!(!members.iter().any(|pod| is_on(pod, node)));
+    let num_committed = drill.num_committed(first);
+    drop(fault);
+    is_ready(&drill, node, true).await;
+    drill.wait_until_gone(cut_off).await;
+    assert_eq!(drill.num_committed(first), num_committed);
+    let after = untouched.clone().map(|pod| drill.process_of(&pod));
+    assert_eq!(before, after, "the other replica does not restart");
+    drill.ends_well(0, untouched).await;
+    let audit = drill.audit();
+    assert!(!audit.contains("lost"), "{audit}");
+    drill.compare_with_undisturbed_run();
+    drill.delete().await;
 }

@@ -68,6 +68,15 @@ pub struct Options {
     /// others and restarts all.
     #[arg(long, env = environment::SHARDED)]
     pub sharded: bool,
+    /// Number of pods whose processes together hold one copy of the state. With more than one, the
+    /// processes start when the file of the place shows a life of the replica.
+    #[arg(long, env = environment::PODS_PER_REPLICA, default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pods_per_replica: u32,
+    /// File that shows this pod its place in a replica of several pods.
+    #[arg(long, env = environment::REPLICA_PLACE_FILE,
+          default_value_os_t = PathBuf::from(paths::PODINFO_DIR).join(paths::REPLICA_PLACE_FILE))]
+    pub replica_place_file: PathBuf,
     /// Name of the job, which scripts receive as the name of the run.
     #[arg(long, env = environment::JOB_NAME, default_value = "roundhouse")]
     pub job: String,
@@ -153,6 +162,12 @@ impl Options {
     #[must_use]
     pub fn is_sharded(&self) -> bool {
         self.sharded && self.mode == Mode::InProcess
+    }
+
+    /// Whether the processes of several pods together hold one copy of the state.
+    #[must_use]
+    pub fn has_large_replica(&self) -> bool {
+        self.is_sharded() && self.pods_per_replica > 1
     }
 
     /// UID of the job, if it was given.

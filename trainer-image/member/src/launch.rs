@@ -9,7 +9,7 @@ use roundhouse_contract::environment::grace::{self, LeaveBudget, leave_budget};
 use roundhouse_contract::environment::{
     CHECKPOINT_IO_TIMEOUT_SECONDS, COMPARE_REPLICAS, CheckpointEnvironment, CollectiveTimeouts,
     DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS, EnvironmentInvalid, ExpectedDevice,
-    LAST_SEEN_GENERATION, POD_IP, REPLICA_FILE,
+    LAST_SEEN_GENERATION, POD_IP, REPLICA_FILE, ReplicaPods,
 };
 use roundhouse_elastic::IoTimeout;
 use roundhouse_report::{Process, Reporter};
@@ -37,6 +37,9 @@ pub struct Launch {
     /// File in a directory through which the processes of this worker find each other, if they hold
     /// one copy of the state together.
     pub replica_file: Option<PathBuf>,
+    /// The pods whose processes hold one copy of the state together; `None`: those of this worker
+    /// do, or each process has one.
+    pub replica_pods: Option<ReplicaPods>,
     /// Source of the process' place in a generation.
     pub source: Source,
     /// File for the final weights (safetensors), written by rank 0; `None`: not written.
@@ -105,6 +108,7 @@ impl Launch {
             local_rank,
             local_world_size,
             replica_file: None,
+            replica_pods: None,
             source: Source::Membership {
                 file: membership_file,
                 own_address,
@@ -138,6 +142,7 @@ impl Launch {
             replica_file: get(REPLICA_FILE)
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
+            replica_pods: ReplicaPods::read(&get)?,
             last_seen_generation: read(&get, LAST_SEEN_GENERATION)?,
             checkpoint_io_timeout: io_timeout.map_or(CHECKPOINT_IO_TIMEOUT, IoTimeout::new),
             compares_replicas: get(COMPARE_REPLICAS).is_none_or(|value| value.trim() != "false"),
@@ -155,6 +160,7 @@ impl Launch {
             local_rank: 0,
             local_world_size: 1,
             replica_file: None,
+            replica_pods: None,
             source: Source::Alone,
             save_weights: None,
             checkpoint: None,
@@ -165,6 +171,21 @@ impl Launch {
             checkpoint_io_timeout: CHECKPOINT_IO_TIMEOUT,
             compares_replicas: true,
         }
+    }
+
+    /// Number of processes of a worker, which may have several pods.
+    #[must_use]
+    pub fn procs_per_replica(&self) -> u32 {
+        let pods = self.replica_pods.as_ref().map_or(1, ReplicaPods::num_pods);
+        self.local_world_size.saturating_mul(pods)
+    }
+
+    /// Index of this process among those of its worker.
+    #[must_use]
+    pub fn index_in_replica(&self) -> u32 {
+        let pod = self.replica_pods.as_ref().map_or(0, |pods| pods.pod);
+        pod.saturating_mul(self.local_world_size)
+            .saturating_add(self.local_rank)
     }
 
     /// Starts the reports of this process.
@@ -241,5 +262,24 @@ mod tests {
         assert_eq!(launch.num_threads(None, 8), 1);
         assert_eq!(launch.num_threads(Some("5"), 8), 5);
         assert_eq!(launch.num_threads(Some("many"), 8), 1);
+    }
+
+    #[test]
+    fn processes_are_counted_over_the_pods_of_a_replica() {
+        let mut launch = Launch::alone("c".into(), "d".into(), None);
+        (launch.local_world_size, launch.local_rank) = (2, 1);
+        assert_eq!(
+            (launch.index_in_replica(), launch.procs_per_replica()),
+            (1, 2)
+        );
+        launch.replica_pods = Some(ReplicaPods {
+            life: "a1".to_owned(),
+            pod: 2,
+            addresses: vec![String::new(); 3],
+        });
+        assert_eq!(
+            (launch.index_in_replica(), launch.procs_per_replica()),
+            (5, 6)
+        );
     }
 }

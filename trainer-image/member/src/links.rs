@@ -10,17 +10,21 @@
 //! sums are equal bit for bit. Each exchange is a turn. The processes take the same turns in a
 //! generation.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use roundhouse_contract::environment::ReplicaPods;
 
 use crate::blocking::Waited;
 use crate::failure::Failure;
 
+mod pods;
+mod socket;
 mod vote;
+
+use pods::Pods;
+use socket::{Directory, Socket};
 
 pub use vote::NUM_NUMBERS;
 use vote::{Says, VOTE_BYTES, Vote};
@@ -31,8 +35,22 @@ const RETRY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 struct Sibling {
     shard: u32,
-    stream: UnixStream,
+    stream: Socket,
     early: Option<Vote>,
+}
+
+/// Where the processes of a replica find each other.
+trait MeetingPlace {
+    /// Connects to a sibling that listens. The error is [`ErrorKind::WouldBlock`] or a refusal
+    /// while it does not.
+    fn connect(&self, shard: u32) -> std::io::Result<Socket>;
+
+    /// Returns a sibling that has connected to this process. The error is
+    /// [`ErrorKind::WouldBlock`] while there is none.
+    fn accept(&self) -> std::io::Result<(u32, Socket)>;
+
+    /// What messages call the place.
+    fn name(&self) -> String;
 }
 
 /// The connections of one process to its siblings.
@@ -43,9 +61,9 @@ pub struct Links {
 }
 
 impl Links {
-    /// Connects the processes of a replica. All of them pass the same `file`, in a directory that
-    /// only this life of the replica uses. Calls `is_pointless` regularly while it waits for them,
-    /// and returns `None` once it is true.
+    /// Connects the processes of a replica in one pod. All of them pass the same `file`, in a
+    /// directory that only this life of the replica uses. Calls `is_pointless` regularly while it
+    /// waits for them, and returns `None` once it is true.
     ///
     /// # Errors
     /// [`Failure::ReplicaLost`] if a sibling does not come within `timeout`, [`Failure::Io`] if the
@@ -57,22 +75,40 @@ impl Links {
         timeout: Duration,
         is_pointless: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Self>, Failure> {
-        let deadline = Instant::now() + timeout;
         let directory = file.parent().unwrap_or(Path::new("/"));
-        let failed = |error| Failure::Io {
+        let opened = Directory::open(directory, shard).map_err(|error| Failure::Io {
             path: directory.to_owned(),
             error,
-        };
-        // The path of a socket has at most 108 bytes, so it leads through the open directory.
-        let opened = File::open(directory).map_err(failed)?;
-        let path = |shard: u32| {
-            PathBuf::from(format!(
-                "/proc/self/fd/{}/{shard}.socket",
-                opened.as_raw_fd()
-            ))
-        };
-        let listener = UnixListener::bind(path(shard)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        })?;
+        Self::meet_at(&opened, shard, num_shards, timeout, is_pointless)
+    }
+
+    /// Connects the processes of a replica of several pods, each of which has `procs` of them. Only
+    /// processes of the same life connect.
+    ///
+    /// # Errors
+    /// [`Failure::ReplicaLost`] if a sibling does not come within `timeout`, [`Failure::Io`] if
+    /// this process cannot listen at its address.
+    pub fn meet_pods(
+        pods: &ReplicaPods,
+        local_rank: u32,
+        procs: u32,
+        timeout: Duration,
+        is_pointless: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>, Failure> {
+        let opened = Pods::listen(pods, local_rank, procs)?;
+        let (shard, num_shards) = (pods.pod * procs + local_rank, pods.num_pods() * procs);
+        Self::meet_at(&opened, shard, num_shards, timeout, is_pointless)
+    }
+
+    fn meet_at(
+        site: &impl MeetingPlace,
+        shard: u32,
+        num_shards: u32,
+        timeout: Duration,
+        is_pointless: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>, Failure> {
+        let deadline = Instant::now() + timeout;
         let mut siblings: Vec<Sibling> = Vec::new();
         while siblings.len() + 1 < num_shards as usize {
             let is_known = |shard: &u32| siblings.iter().any(|it| it.shard == *shard);
@@ -81,26 +117,24 @@ impl Links {
             // Those before this process listen; those after it connect, in any order.
             let mut attempt = || {
                 if missing < shard {
-                    UnixStream::connect(path(missing))
+                    Ok((missing, site.connect(missing)?))
                 } else {
-                    listener.accept().map(|(stream, _)| stream)
+                    site.accept()
                 }
             };
-            let stream = match until(deadline, is_pointless, &mut attempt).map_err(failed)? {
-                Waited::Returned(stream) => stream,
+            let met = until(deadline, is_pointless, &mut attempt);
+            let met = met.map_err(|error| Failure::Io {
+                path: site.name().into(),
+                error,
+            })?;
+            let (found, stream) = match met {
+                Waited::Returned(met) => met,
                 Waited::Pointless => return Ok(None),
                 Waited::TooLate => return Err(did_not_come(missing, timeout)),
             };
-            stream.set_nonblocking(false).map_err(failed)?;
-            let mut sibling = Sibling::of(missing, stream);
-            if missing < shard {
-                sibling.send(&shard.to_le_bytes())?;
-            } else {
-                let mut name = [0; 4];
-                sibling.receive(&mut name, timeout)?;
-                sibling.shard = u32::from_le_bytes(name);
-            }
-            siblings.push(sibling);
+            // A sibling whose first attempt was cut connects again.
+            siblings.retain(|sibling| sibling.shard != found);
+            siblings.push(Sibling::of(found, stream));
         }
         siblings.sort_by_key(|sibling| sibling.shard);
         Ok(Some(Self { shard, siblings }))
@@ -209,7 +243,7 @@ impl Links {
 }
 
 impl Sibling {
-    const fn of(shard: u32, stream: UnixStream) -> Self {
+    const fn of(shard: u32, stream: Socket) -> Self {
         Self {
             shard,
             stream,
@@ -218,15 +252,12 @@ impl Sibling {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let sent = self.stream.write_all(bytes);
+        let sent = self.stream.write(bytes);
         sent.map_err(|error| self.is_lost(&error))
     }
 
     fn receive(&mut self, bytes: &mut [u8], timeout: Duration) -> Result<(), Failure> {
-        let received = self
-            .stream
-            .set_read_timeout(Some(timeout))
-            .and_then(|()| self.stream.read_exact(bytes));
+        let received = self.stream.read(bytes, timeout);
         received.map_err(|error| self.is_lost(&error))
     }
 
@@ -285,6 +316,13 @@ fn until<T>(
             Err(error) => match error.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::ConnectionRefused
+                | ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::BrokenPipe
+                | ErrorKind::UnexpectedEof
+                | ErrorKind::TimedOut
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
                 | ErrorKind::WouldBlock
                 | ErrorKind::Interrupted => {}
                 _ => return Err(error),

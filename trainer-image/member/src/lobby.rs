@@ -90,6 +90,8 @@ pub fn enter(launch: &Launch) -> Result<(Machine, Option<MembershipWatch>), Fail
                 None => MembershipWatch::start(file),
                 Some(former) => (MembershipWatch::start_unread(file), former),
             };
+            let pods = launch.replica_pods.as_ref();
+            let watch = watch.of_life(pods.map_or("", |pods| &pods.life));
             (Machine::new(launch.local_rank, seen_at_start), Some(watch))
         }
         Source::Alone => {
@@ -120,6 +122,7 @@ fn next_generation(launch: &Launch) -> Result<u64, Failure> {
 /// A membership document for a worker of one process that no operator manages.
 pub(crate) fn document(generation: u64, node_rank: u32, nodes: u32) -> Membership {
     Membership {
+        life: String::new(),
         nonce: String::new(),
         generation,
         action: Instruction::Join,

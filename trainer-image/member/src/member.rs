@@ -314,7 +314,6 @@ impl<R> LeaveWatch<'_, R> {
 
 /// Number of workers that have this number of ranks.
 #[must_use]
-pub const fn workers(launch: &Launch, num_ranks: u32) -> u32 {
-    let per_worker = launch.local_world_size;
-    num_ranks / if per_worker == 0 { 1 } else { per_worker }
+pub fn workers(launch: &Launch, num_ranks: u32) -> u32 {
+    num_ranks / launch.procs_per_replica().max(1)
 }

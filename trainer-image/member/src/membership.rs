@@ -12,6 +12,9 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct MembershipWatch {
     path: PathBuf,
+    /// The life of this process's replica; empty if that is one pod. Documents of other lives are
+    /// for other processes.
+    life: String,
     text: String,
     read_at: Instant,
 }
@@ -24,6 +27,7 @@ impl MembershipWatch {
         let seen_at_start = parse(path, &text).map_or(0, |document| document.generation);
         let watch = Self {
             path: path.to_owned(),
+            life: String::new(),
             text,
             read_at: Instant::now(),
         };
@@ -35,8 +39,18 @@ impl MembershipWatch {
     pub fn start_unread(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            life: String::new(),
             text: String::new(),
             read_at: Instant::now(),
+        }
+    }
+
+    /// Ignores documents that are for other lives of a replica of several pods.
+    #[must_use]
+    pub fn of_life(self, life: &str) -> Self {
+        Self {
+            life: life.to_owned(),
+            ..self
         }
     }
 
@@ -52,7 +66,7 @@ impl MembershipWatch {
             return None;
         }
         self.text = text;
-        parse(&self.path, &self.text)
+        parse(&self.path, &self.text).filter(|document| document.life == self.life)
     }
 }
 
@@ -86,6 +100,7 @@ mod tests {
             restarts: 0,
         };
         let document = Membership {
+            life: String::new(),
             nonce: String::new(),
             generation,
             action: Action::Join,
@@ -116,6 +131,26 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             watch.read_at -= POLL_INTERVAL;
             assert_eq!(watch.poll().map(|document| document.generation), expected);
+        }
+    }
+
+    #[test]
+    fn document_for_another_life_is_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("membership");
+        let mut watch = MembershipWatch::start_unread(&path).of_life("a1");
+        for (life, expected) in [("", None), ("a2", None), ("a1", Some(5))] {
+            let text = document(5).replace(
+                "\"generation\"",
+                &format!("\"life\":\"{life}\",\"generation\""),
+            );
+            std::fs::write(&path, text).unwrap();
+            watch.read_at -= POLL_INTERVAL;
+            assert_eq!(
+                watch.poll().map(|document| document.generation),
+                expected,
+                "{life}"
+            );
         }
     }
 

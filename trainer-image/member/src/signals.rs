@@ -16,6 +16,22 @@ use crate::failure::Failure;
 /// evaluation. Most of that time is reserved for the boundary and a save.
 const UNTIL_PRESSING_SHARE: u32 = 5;
 
+/// Whether a signal has come to this process.
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process was asked to leave.
+#[must_use]
+pub fn is_asked() -> bool {
+    IS_ASKED.load(Ordering::Relaxed)
+}
+
+/// Asks this process to leave, as the signal does. The processes of a replica leave together,
+/// because none of them can save its state without the others.
+pub fn ask() {
+    // The signal exists, so the operating system does not refuse it.
+    let _ = signal_hook::low_level::raise(SIGTERM);
+}
+
 /// A request to leave, if there is one.
 #[derive(Clone, Debug, Default)]
 pub struct LeaveRequest(Arc<Flags>);
@@ -50,6 +66,7 @@ impl LeaveRequest {
             .name("signals".to_owned())
             .spawn(move || {
                 if signals.forever().next().is_some() {
+                    IS_ASKED.store(true, Ordering::Relaxed);
                     flags.made_at.get_or_init(Instant::now);
                     std::thread::sleep(budget.until_boundary);
                     let is_overdue = !flags.holds_on.load(Ordering::Relaxed);

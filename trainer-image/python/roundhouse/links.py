@@ -1,7 +1,7 @@
 """Connections between the processes of a replica, for the few numbers on which they agree several
 times in each step.
 
-The processes are on one host. Each sends one message to the first process, which adds the numbers
+Each process sends one message to the first process, which adds the numbers
 up and sends the sums to all. A sum over a process group passes several threads in each process,
 which takes 20 times as long.
 """

@@ -21,10 +21,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from ._native import ask_to_leave, is_asked_to_leave
 from .errors import ConfigError, PeerLost, causes, words_of
 from .groups import duration, gloo
 from .layout import SAME_SAMPLES, Layout
 from .links import CollectiveMismatch, Links, Subject
+from .replica_pods import LOOPBACK, ReplicaPods, one_pod
 from .stores import serve
 from .versions import OLDEST_WITH_REPLICAS, require_torch
 
@@ -34,7 +36,6 @@ _START = 600.0
 _PATIENCE = 3600.0
 # Seconds between two reads of another process's decision.
 _LOOK_INTERVAL = 0.005
-_LOOPBACK = "127.0.0.1"
 # Parts of PyTorch's errors of a collective whose peer is gone.
 _OF_LOST_PEERS = ("Connection", "connection", "closed by peer", "Broken pipe", "Timed out", "NCCL", "socketPoll")
 
@@ -50,18 +51,18 @@ def current() -> Replica | None:
 class Replica:
     """The processes of one worker. ``shard``: the index of this process."""
 
-    def __init__(self, shard: int, size: int, life: str, store: dist.Store | None):
+    def __init__(self, shard: int, size: int, pods: ReplicaPods, store: dist.Store | None):
         self.shard = shard
         self.size = size
         # The same in all processes of one life of the replica.
-        self.number = zlib.crc32(f"{os.uname().nodename} {life}".encode()) & 0x7FFF_FFFF
+        self.number = zlib.crc32(pods.life.encode()) & 0x7FFF_FFFF
         self._store = store
         self._links: Links | None = None
         # For tensors in host memory, whatever the device is.
         self._control: Any = None
         if store is not None:
-            self._links = _connected(store, shard, size)
-            self._control = gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, _LOOPBACK)
+            self._links = _connected(store, shard, size, pods)
+            self._control = gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, pods.own_address)
         self.mesh: Any = None
         # Each exchange has its own keys in the store.
         self._num_gathered = 0
@@ -130,6 +131,18 @@ class Replica:
             return self._links.sum(subject, values)
         except OSError as error:
             raise self.lost(error) from error
+
+    def vote(self, values: Sequence[float] | None) -> list[float] | None:
+        """As :meth:`agree` at the end of a step. If one process was asked to leave, so are all,
+        because none of them can save its state without the others."""
+        is_asked = is_asked_to_leave()
+        sums = self.agree(Subject.VOTE, None if values is None else [*values, float(is_asked)])
+        if sums is None:
+            return None
+        *sums, num_asked = sums
+        if num_asked > 0 and not is_asked:
+            ask_to_leave()
+        return sums
 
     def decide(self, key: str, holds: bool) -> bool:
         """Whether something holds in all processes of the replica. Unlike in :meth:`all`, a process
@@ -243,7 +256,8 @@ def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence
     global _current
     if _current is not None:
         raise ConfigError("rh.replica_mesh was called twice: a process has one mesh; keep what it returns, and slice it by its names")
-    size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if _has_agent() else 1
+    pods = ReplicaPods.of_environment()
+    size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * len(pods.addresses) if _has_agent() else 1
     names = names or ("shard",)
     sizes = _shape(names, shape, size)
     data = [name for name in names if name not in SAME_SAMPLES] if data is None else list(data)
@@ -254,7 +268,7 @@ def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence
         raise ConfigError(
             "rh.replica_mesh: PyTorch has a default group already; remove torch.distributed.init_process_group, rh.replica_mesh makes it"
         )
-    replica = _begin(size)
+    replica = _begin(size, pods)
     replica.divide(Layout(names, sizes, data))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     replica.mesh = init_device_mesh(device, tuple(sizes), mesh_dim_names=tuple(names))
@@ -275,7 +289,8 @@ def _end(replica: Replica) -> None:
 def check_join(local_world_size: int) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` if the job is sharded and the script has made
     no mesh."""
-    if _current is None and os.environ.get("ROUNDHOUSE_REPLICA_FILE") and local_world_size > 1:
+    size = local_world_size * len(ReplicaPods.of_environment().addresses)
+    if _current is None and os.environ.get("ROUNDHOUSE_REPLICA_FILE") and size > 1:
         raise ConfigError(
             "rh.join in a job with workers.sharded, whose processes share one copy of the model, without rh.replica_mesh(): call it "
             "before the model is sharded, and shard the model with the mesh; or remove workers.sharded"
@@ -305,8 +320,8 @@ def _words_of_mismatch(error: CollectiveMismatch) -> str:
     )
 
 
-def _connected(store: dist.Store, shard: int, size: int) -> Links:
-    links = Links(store, shard, size, _LOOPBACK, start=_START, patience=_PATIENCE)
+def _connected(store: dist.Store, shard: int, size: int, pods: ReplicaPods) -> Links:
+    links = Links(store, shard, size, pods.addresses[0], start=_START, patience=_PATIENCE)
     # Otherwise a process that loads samples would keep the connections of a killed one open.
     os.register_at_fork(after_in_child=links.close_in_child)
     return links
@@ -323,41 +338,46 @@ def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list
     if math.prod(sizes) != size:
         raise ConfigError(
             f"rh.replica_mesh: shape={tuple(sizes)} is for {math.prod(sizes)} processes, and a worker has {size}: change the shape, or "
-            "workers.procsPerWorker, which is by default the number of GPUs of a worker"
+            "workers.procsPerWorker, which is by default the number of GPUs of a worker; the processes of workers.podsPerReplica pods "
+            "are one worker"
         )
     return sizes
 
 
-def _begin(size: int) -> Replica:
+def _begin(size: int, pods: ReplicaPods) -> Replica:
     file = os.environ.get("ROUNDHOUSE_REPLICA_FILE", "")
     if size > 1 and not file:
         raise ConfigError(
             f"rh.replica_mesh in a worker of {size} processes, each of which has the whole model: set workers.sharded: true in the "
             "TrainingJob"
         )
-    shard = int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else 0
-    # PyTorch would listen on the address of the host name, but these groups are within one pod.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    shard = pods.shard() if size > 1 else 0
+    if not pods.are_several:
+        # PyTorch would listen on the address of the host name, but these groups are within one pod.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # The launcher's variables name another store, which is not that of this worker.
-    store: dist.Store = dist.HashStore() if size == 1 else _store(pathlib.Path(file), shard)
+    store: dist.Store = dist.HashStore() if size == 1 else _store(pathlib.Path(file), shard, pods)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(
         backend, store=dist.PrefixStore("default", store), rank=shard, world_size=size, timeout=duration(_PATIENCE)
     )
-    return Replica(shard, size, file, store if size > 1 else None)
+    named = pods if pods.are_several else one_pod(f"{os.uname().nodename} {file}")
+    return Replica(shard, size, named, store if size > 1 else None)
 
 
-def _store(file: pathlib.Path, shard: int) -> dist.Store:
-    """The store of the processes of this worker: the first process serves it, and names its port in
-    a file."""
+def _store(file: pathlib.Path, shard: int, pods: ReplicaPods) -> dist.Store:
+    """The store of the processes of this worker: the first process serves it. In one pod it names
+    its port in a file."""
+    if pods.are_several:
+        return pods.store(shard, _START)
     if shard == 0:
-        store, port = serve(_LOOPBACK, 0, _START)
+        store, port = serve(LOOPBACK, 0, _START)
         partial = file.with_name(file.name + ".partial")
         partial.write_text(str(port))
         partial.replace(file)
         return store
     known = _until(lambda: file.read_text() if file.exists() else None, f"the first process of this worker ({file})")
-    return dist.TCPStore(_LOOPBACK, int(known), is_master=False, timeout=duration(_START), wait_for_workers=False)
+    return dist.TCPStore(LOOPBACK, int(known), is_master=False, timeout=duration(_START), wait_for_workers=False)
 
 
 def _until(look: Callable[[], Answer | None], what: str) -> Answer:

@@ -14,7 +14,6 @@ import torch
 
 from ._native import fault_point
 from .errors import LOST_IN_REPLICA, ConfigError, PeerLost
-from .links import Subject
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -110,7 +109,7 @@ class StepNumbers:
             return read
         fault_point("Column", self._rank, self._step)
         try:
-            return self._replica.agree(Subject.VOTE, read)
+            return self._replica.vote(read)
         except PeerLost as lost:
             raise RuntimeError(str(lost)) from lost
 
@@ -119,7 +118,7 @@ class StepNumbers:
         has not voted."""
         if self._replica is not None and not self._has_voted_in_replica:
             self._has_voted_in_replica = True
-            self._replica.agree(Subject.VOTE, None)
+            self._replica.vote(None)
 
     def alone(self, numbers: list[float], places: list[int]) -> list[float]:
         """The complete numbers of this rank, for a process alone."""

@@ -28,7 +28,11 @@ mod _native {
     #[pymodule_export]
     use super::process::Process;
     #[pymodule_export]
+    use super::process::endings::ask_to_leave;
+    #[pymodule_export]
     use super::process::endings::fail_early;
+    #[pymodule_export]
+    use super::process::endings::is_asked_to_leave;
     #[pymodule_export]
     use super::sampler::SampleSchedule;
 }

@@ -11,6 +11,7 @@ from roundhouse.column_sums import ColumnSums
 from roundhouse.gradients import Gradients
 from roundhouse.links import Call, CollectiveMismatch, Subject
 from roundhouse.replica import Replica
+from roundhouse.replica_pods import one_pod
 from roundhouse.sharded import ShardedModel, forget_accumulated
 from roundhouse.shared_views import SharedViews
 from roundhouse.state import Row
@@ -61,7 +62,7 @@ MISMATCHES = [
 
 @pytest.mark.parametrize(("first", "other", "words"), MISMATCHES)
 def test_error_names_both_collectives_of_a_replica(first, other, words):
-    message = str(Replica(0, 1, "", None).lost(CollectiveMismatch(first, other)))
+    message = str(Replica(0, 1, one_pod(""), None).lost(CollectiveMismatch(first, other)))
     assert [one for one in (PASSES, RESULT, PLACES) if one in message] == [words]
     assert message.endswith(f"({first.words()}, and {other.words()})")
 
@@ -255,7 +256,7 @@ class OfTwo(Replica):
     """A replica of two processes, of which the other one has these views."""
 
     def __init__(self, others):
-        super().__init__(0, 1, "", None)
+        super().__init__(0, 1, one_pod(""), None)
         self.size, self.num_data, self._others = 2, 2, others
 
     def gather(self, key, own):

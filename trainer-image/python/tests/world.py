@@ -44,7 +44,7 @@ class Worker:
 
     def __init__(self, world, index, variables, first=None, rank=0):
         self.index = index
-        self.address = f"127.0.0.{index + 1}"
+        self.address = world.address_of(index)
         self.port = first.port if first else free_port(self.address)
         self.dir = first.dir if first else world.dir / f"worker-{index}-{len(world.all)}"
         if first is None:
@@ -139,6 +139,9 @@ class World:
         yield
         self.slow(then)
 
+    def address_of(self, index):
+        return f"127.0.0.{index + 1}"
+
     def start(self, index, **variables):
         worker = Worker(self, index, variables)
         self.all.append(worker)
@@ -171,12 +174,17 @@ class World:
                 **(self.place_of(worker, members) if joins else {"nodeRank": 0, "nodes": 1, "procsPerWorker": 1}),
                 "master": {"address": members[0].address, "port": members[0].port},
                 "members": "",
+                "life": self.life_of(worker),
                 "incarnation": {"podUid": "", "restarts": 0},
                 "issuedAt": "",
             }
             partial = worker.membership.with_suffix(".partial")
             partial.write_text(json.dumps(document))
             partial.rename(worker.membership)
+
+    def life_of(self, worker):
+        """The life of the worker's replica, if that has several pods."""
+        return ""
 
     def place_of(self, worker, members):
         """The place of a worker of one process in the membership document."""

@@ -22,6 +22,7 @@ mod generations;
 mod images;
 mod nccl;
 mod observe;
+mod replicas;
 
 pub(crate) use commit::on_device;
 pub(crate) use images::images_of;
@@ -77,6 +78,10 @@ pub(crate) struct Job {
     patience: Option<u64>,
     /// Whether the device commits steps, as on a GPU.
     commits_on_device: bool,
+    /// Number of workers that are a replica.
+    replica_size: u32,
+    /// Number of the life of each replica of several workers.
+    lives: Vec<u32>,
 }
 
 impl Job {
@@ -112,6 +117,8 @@ impl Job {
             checkpoint: None,
             patience: None,
             commits_on_device: commit::is_on_device(),
+            replica_size: 1,
+            lives: Vec::new(),
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -164,7 +171,7 @@ impl Job {
         let environment = LaunchEnvironment {
             local_rank,
             local_world_size: self.procs_per_worker,
-            sharded: false,
+            sharded: self.replica_size > 1,
             pod_ip: "127.0.0.1".to_owned(),
             rendezvous_port: self.ports[node as usize],
             membership_file: self.membership_file(node),
@@ -182,6 +189,7 @@ impl Job {
             .env("ROUNDHOUSE_FAULT_VOLUME_FILE", self.path("pace-of-volume"))
             .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"))
             .env("ROUNDHOUSE_FAULT_LOSS", &self.spoilt);
+        command.envs(self.replica_environment(node));
         if self.commits_on_device {
             command.env("ROUNDHOUSE_FAULT_COMMIT", "device");
         }

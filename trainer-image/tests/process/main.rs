@@ -28,6 +28,7 @@ mod g19_damage;
 mod g19_data_errors;
 mod harness;
 mod init_from;
+mod large_replicas;
 mod large_states;
 mod layout;
 mod leaving;

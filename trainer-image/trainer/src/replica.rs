@@ -1,11 +1,13 @@
-//! The replica of this process: the processes of its worker, which hold one copy of the state
-//! together.
+//! The replica of this process: the processes of its worker, in one pod or several, which hold one
+//! copy of the state together.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use roundhouse_contract::environment::ReplicaPods;
+use roundhouse_contract::ports;
 use roundhouse_elastic::Digest;
 use roundhouse_elastic::state::layout::Sharing;
 use roundhouse_member::Launch;
@@ -13,7 +15,7 @@ use roundhouse_member::failure::{self, Kept};
 use roundhouse_member::group::Abort;
 use roundhouse_member::links::{Links, NUM_NUMBERS};
 use roundhouse_member::rendezvous::{Network, Ranks, Store};
-use roundhouse_member::signals::LeaveRequest;
+use roundhouse_member::signals::{self, LeaveRequest};
 use tch::Device;
 
 use crate::failure::Failure;
@@ -54,30 +56,40 @@ impl Replica {
         let Some(file) = &launch.replica_file else {
             return Ok(None);
         };
-        let (shard, num_shards) = (launch.local_rank, launch.local_world_size);
+        let (shard, num_shards) = (launch.index_in_replica(), launch.procs_per_replica());
         let mut is_asked = || leave.is_made();
-        let met = Links::meet(file, shard, num_shards, TIME_TO_COME, &mut is_asked)?;
+        let pods = launch.replica_pods.as_ref();
+        let met = match pods {
+            None => Links::meet(file, shard, num_shards, TIME_TO_COME, &mut is_asked)?,
+            Some(pods) => {
+                let (local, procs) = (launch.local_rank, launch.local_world_size);
+                Links::meet_pods(pods, local, procs, TIME_TO_COME, &mut is_asked)?
+            }
+        };
         let mut links = met.ok_or(failure::Failure::Left {
             step: 0,
             kept: Kept::Untrained,
         })?;
         let timeout = launch.timeouts.connect;
-        let (network, address) = (C10d::on(device), Ipv4Addr::LOCALHOST);
+        let network = C10d::on(device);
+        let (own, first) = addresses(pods)?;
         let store = if shard == 0 {
-            let store = network.host(address.into(), 0, timeout)?;
+            // In one pod any port is free.
+            let port = pods.map_or(0, |_| ports::REPLICA_STORE);
+            let store = network.host(own, port, timeout)?;
             links.of_first(u64::from(store.port()), timeout)?;
             store
         } else {
             let port = links.of_first(0, timeout)?;
             let port = u16::try_from(port).map_err(|error| Failure::internal(error.to_string()))?;
-            network.dial(&address.to_string(), port, timeout)?
+            network.dial(&first.to_string(), port, timeout)?
         };
         let ranks = Ranks {
             generation: 0,
             rank: shard,
             size: num_shards,
             timeout,
-            address: address.into(),
+            address: own,
             own_store_port: (shard == 0).then(|| store.port()),
         };
         let second = Ranks {
@@ -95,7 +107,7 @@ impl Replica {
             links,
             group,
             second,
-            life: life(&host(), file),
+            life: life(pods, file),
             last_turn: (0, 0),
         }))
     }
@@ -129,12 +141,19 @@ impl Replica {
     }
 
     /// Checks that the last collective of the ranks, which has succeeded in this process, has
-    /// succeeded in all processes of the replica.
+    /// succeeded in all processes of the replica. If one of them was asked to leave, so are all.
     ///
     /// # Errors
     /// It has failed in another process; or another process has ended, or is silent for `timeout`.
     pub fn confirm(&mut self, generation: u64, timeout: Duration) -> Result<(), Failure> {
-        self.sum(generation, [0.0; NUM_NUMBERS], timeout).map(drop)
+        let is_asked = signals::is_asked();
+        let mut own = [0.0; NUM_NUMBERS];
+        own[0] = f64::from(u8::from(is_asked));
+        let sums = self.sum(generation, own, timeout)?;
+        if sums[0] > 0.0 && !is_asked {
+            signals::ask();
+        }
+        Ok(())
     }
 
     /// The sums of numbers of all processes of the replica, which are the same bit for bit in all
@@ -175,9 +194,26 @@ impl Replica {
     }
 }
 
+/// The addresses of this process and of the first one of its replica.
+fn addresses(pods: Option<&ReplicaPods>) -> Result<(IpAddr, IpAddr), Failure> {
+    let Some(pods) = pods else {
+        return Ok((Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()));
+    };
+    let of = |pod: usize| pods.addresses.get(pod).and_then(|text| text.parse().ok());
+    let both = of(pods.pod as usize).zip(of(0));
+    both.ok_or_else(|| Failure::internal("the replica has an address that is none".to_owned()))
+}
+
 /// A number for a life of a replica. Another worker, or another life, rarely has the same: `file`
 /// is in a directory of this life, and its path may be the same on another host.
-fn life(host: &str, file: &Path) -> u32 {
+fn life(pods: Option<&ReplicaPods>, file: &Path) -> u32 {
+    pods.map_or_else(
+        || number_of(&host(), file),
+        |pods| number_of(&pods.life, Path::new("")),
+    )
+}
+
+fn number_of(host: &str, file: &Path) -> u32 {
     let path = file.as_os_str().as_encoded_bytes();
     let number = Digest::of(&[host.as_bytes(), path]).number();
     u32::try_from(number & 0x7fff_ffff).unwrap_or_default()
@@ -212,7 +248,7 @@ mod tests {
             .flat_map(|worker| {
                 (0..20).map(move |number| (format!("job-worker-{worker}-0"), number))
             })
-            .map(|(host, number)| life(&host, Path::new(&path(number))))
+            .map(|(host, number)| number_of(&host, Path::new(&path(number))))
             .collect();
         found.sort_unstable();
         found.dedup();

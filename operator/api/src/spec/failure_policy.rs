@@ -22,7 +22,7 @@ pub struct FailurePolicy {
     pub max_incidents: Option<u32>,
     /// Most pods that replace others, for any cause, without a newly committed step between them.
     /// One more fails the job. Disruptions, lost nodes and deletions are not incidents, so only
-    /// this field bounds them. Default: 10 for each worker and spare, at least 100.
+    /// this field bounds them. Default: 10 for each pod, at least 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_replacements: Option<u32>,

@@ -96,6 +96,7 @@ fn conditions(view: &JobView, now: Timestamp) -> String {
 
 pub(crate) fn ranks(view: &JobView, now: Timestamp) -> String {
     let are_sharded = view.ranks.iter().any(|rank| rank.shard.is_some());
+    let have_pods = view.ranks.iter().any(|rank| rank.replica.is_some());
     let rows = view.ranks.iter().map(|rank| {
         let slower = rank.slower.map(|factor| format!(" ({factor:.1} x slower)"));
         let mut cells = vec![
@@ -112,6 +113,9 @@ pub(crate) fn ranks(view: &JobView, now: Timestamp) -> String {
         if are_sharded {
             cells.insert(1, or_dash(rank.shard.as_ref()));
         }
+        if have_pods {
+            cells.insert(1, or_dash(rank.replica.as_ref()));
+        }
         cells
     });
     let mut columns = vec![
@@ -127,6 +131,9 @@ pub(crate) fn ranks(view: &JobView, now: Timestamp) -> String {
     ];
     if are_sharded {
         columns.insert(1, "SHARD");
+    }
+    if have_pods {
+        columns.insert(1, "REPLICA");
     }
     table(&columns, rows)
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
-use roundhouse_contract::{Action, Membership, TerminationMessage, labels};
+use roundhouse_contract::{Action, Membership, ReplicaPlace, TerminationMessage, labels};
 
 use self::init::InitContainer;
 
@@ -47,6 +47,8 @@ pub(crate) struct Worker {
     pub(crate) init: Option<InitContainer>,
     /// The newest membership document of the worker.
     pub(crate) place: Option<Membership>,
+    /// Its place in a replica of several pods.
+    pub(crate) replica: Option<ReplicaPlace>,
 }
 
 /// The end of a container.
@@ -116,6 +118,10 @@ impl Worker {
             end: trainer.and_then(end),
             init,
             place: place.and_then(|text| Membership::parse(text).ok().flatten()),
+            replica: pod
+                .annotations()
+                .get(labels::REPLICA)
+                .and_then(|text| ReplicaPlace::parse(text)),
             phase,
         }
     }

@@ -130,6 +130,8 @@ impl Executor {
                 | Action::LeaveDomain { .. }
                 // The run ends with the job, and its record stays.
                 | Action::EndGroup { .. }
+                // A replica runs as one worker.
+                | Action::PlaceInReplica { .. }
                 | Action::DeleteJob { .. } => {}
                 Action::CreateWorker {
                     index,

@@ -47,6 +47,7 @@ fn site(plan: &LaunchPlan, worker: &Worker, dir: &Path) -> WorkerSite {
         address: Some(worker.address()),
         rendezvous_port: worker.port(),
         membership_file: dir.join(paths::MEMBERSHIP_FILE),
+        replica_place_file: dir.join(paths::REPLICA_PLACE_FILE),
         run_dir: dir.join("run"),
         trainer_config_file: launch_plan::trainer_config(&plan.dir),
         data_dir: plan.data_dir.clone(),

@@ -104,6 +104,7 @@ fn rank(rank: &Rank, now: Timestamp) -> Value {
         worker: _,
         local_rank,
         shard,
+        replica,
         pod,
         node,
         state,
@@ -115,7 +116,7 @@ fn rank(rank: &Rank, now: Timestamp) -> Value {
         last_exit,
     } = rank;
     json!({
-        "rank": rank, "process": local_rank, "shard": shard, "pod": pod, "node": node, "state": state, "mood": mood_of(state),
+        "rank": rank, "process": local_rank, "shard": shard, "replica": replica, "pod": pod, "node": node, "state": state, "mood": mood_of(state),
         "step": step, "lag": lag, "samplesPerSecond": samples_per_second, "slower": slower,
         "restarts": restarts, "lastExit": last_exit.as_ref().map(|end| end.cell(now)),
     })

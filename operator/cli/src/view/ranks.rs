@@ -24,6 +24,9 @@ pub(crate) struct Rank {
     /// each layer `tensor 1/2`, or the layers of `stage 1/2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shard: Option<String>,
+    /// In a replica of several pods, the indices of the replica and of the pod in it: `1.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replica: Option<String>,
     /// Name of the worker's pod.
     pub(crate) pod: String,
     /// Node of the pod, once the scheduler has chosen one.
@@ -92,7 +95,11 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
     let number = place.map(|place| place.rank(local_rank));
     let progress = facts.progress().filter(|it| it.generation == generation);
     let restarts = report.and_then(|report| report.restarts.as_ref());
-    let state = state(worker, local_rank, restarts, generation);
+    let is_spare = facts.has_large_replicas() && worker.replica.is_none();
+    let state = match state(worker, local_rank, restarts, generation) {
+        state if is_spare && state == "Preparing" => "Spare".to_owned(),
+        state => state,
+    };
     let is_training = state == "Training";
     let speed = progress
         .as_ref()
@@ -104,7 +111,11 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         rank: number,
         worker: worker.index,
         local_rank,
-        shard: facts.is_sharded().then(|| shard(facts, local_rank)),
+        shard: shard(facts, number, local_rank).filter(|_| facts.is_sharded()),
+        replica: worker
+            .replica
+            .as_ref()
+            .map(|place| format!("{}.{}", place.replica, place.pod)),
         pod: worker.pod.clone(),
         node: worker.node.clone(),
         state,
@@ -113,7 +124,7 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         samples_per_second: speed.and_then(|it| {
             // Processes that divide layers compute the same samples.
             let num_alike = if facts.parallel().divides_layers() {
-                facts.procs()
+                facts.procs_of_replica()
             } else {
                 1
             };
@@ -127,8 +138,14 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
 }
 
 /// What a process of a sharded worker has of the state: a shard, a part of each layer, or the
-/// layers of a stage.
-fn shard(facts: &Facts, local_rank: u32) -> String {
+/// layers of a stage. In a replica of several pods a process has one only while it has a rank.
+fn shard(facts: &Facts, rank: Option<u32>, local_rank: u32) -> Option<String> {
+    let (of_pod, of_all) = (facts.procs(), facts.procs_of_replica().max(1));
+    let index = if of_pod == of_all {
+        local_rank
+    } else {
+        rank? % of_all
+    };
     let parallel = facts.parallel();
     let what = if parallel.tensor.is_some() {
         "tensor "
@@ -137,7 +154,7 @@ fn shard(facts: &Facts, local_rank: u32) -> String {
     } else {
         ""
     };
-    format!("{what}{}/{}", local_rank + 1, facts.procs())
+    Some(format!("{what}{}/{of_all}", index + 1))
 }
 
 fn step(report: &AgentReport, rank: u32) -> Option<u64> {

@@ -1,4 +1,4 @@
-use roundhouse_contract::{Progress, Repeat, RepeatSource};
+use roundhouse_contract::{Progress, Repeat, RepeatSource, labels};
 use serde_json::json;
 
 use super::JobView;
@@ -62,6 +62,44 @@ fn ranks_of_a_sharded_worker_show_their_shards() {
     }
     let whole = shown(&JobView::of(&job().trains(2).facts()));
     assert!(whole.contains("RANK  POD"), "{whole}");
+}
+
+#[test]
+fn ranks_of_large_replicas_show_replica_and_shard() {
+    let mut facts = job()
+        .trains(2)
+        .with("spec/workers/podsPerReplica", json!(2))
+        .with("spec/trainer/parallel", json!({"shard": "Zero3"}))
+        .with("status/membership/worldSize", json!(2))
+        .with("status/membership/nodes", json!(1))
+        .facts();
+    let place = |pod: u32| {
+        let place = json!({
+            "replica": 3, "pod": pod, "addresses": ["10.0.0.1", "10.0.0.2"], "number": 1, "life": "a1",
+            "incarnation": {"podUid": "u", "restarts": 0},
+        });
+        place.to_string()
+    };
+    for (number, pod) in (0..).zip(&mut facts.pods) {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(labels::REPLICA.to_owned(), place(number));
+        let text = annotations.get_mut(labels::MEMBERSHIP).unwrap();
+        *text = text.replacen('{', "{\"life\":\"a1\",", 1);
+    }
+    let view = JobView::of(&facts);
+    let shown_of = |of: fn(&crate::view::ranks::Rank) -> Option<&str>| {
+        view.ranks.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        shown_of(|it| it.replica.as_deref()),
+        [Some("3.0"), Some("3.1")]
+    );
+    assert_eq!(
+        shown_of(|it| it.shard.as_deref()),
+        [Some("1/2"), Some("2/2")]
+    );
+    let text = shown(&view);
+    assert!(text.contains("RANK  REPLICA  SHARD  POD"), "{text}");
 }
 
 #[test]

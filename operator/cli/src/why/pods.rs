@@ -70,10 +70,14 @@ fn unschedulable(facts: &Facts, workers: &[Worker]) -> Option<Diagnosis> {
         .collect();
     let first = all.first()?;
     let words = first.unschedulable.clone().unwrap_or_default();
+    let (wanted, what) = if facts.has_large_replicas() {
+        (facts.num_pods(), "pods")
+    } else {
+        (facts.job.spec.workers.replicas, "workers")
+    };
     let summary = format!(
-        "The scheduler finds no node for {} of {} workers.",
-        all.len(),
-        facts.job.spec.workers.replicas
+        "The scheduler finds no node for {} of {wanted} {what}.",
+        all.len()
     );
     let avoided = facts.status().avoid_nodes;
     let lacks_claim = words.contains("persistentvolumeclaim") && words.contains("not found");
@@ -90,7 +94,7 @@ fn unschedulable(facts: &Facts, workers: &[Worker]) -> Option<Diagnosis> {
         ..
     } = facts.job.spec.workers;
     // Fewer workers help only if some have a node.
-    let some_fit = all.len() < replicas as usize;
+    let some_fit = all.len() < wanted as usize;
     if some_fit && min_replicas.is_none_or(|min| min >= replicas) {
         diagnosis = diagnosis.advise("To train with fewer workers meanwhile, set workers.minReplicas below workers.replicas.");
     }

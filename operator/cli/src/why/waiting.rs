@@ -53,11 +53,17 @@ fn lobby(facts: &Facts) -> Diagnosis {
     let ranks = ranks::of(facts);
     let is_ready = |state: &str| state == "Lobby" || state == "Training";
     let wanted = facts.job.spec.workers.replicas;
-    let ready = facts
-        .workers()
-        .iter()
-        .filter(|it| it.is_ready && !it.is_leaving)
-        .count();
+    let of_pods = || {
+        let workers = facts.workers();
+        let ready = workers.iter().filter(|it| it.is_ready && !it.is_leaving);
+        u32::try_from(ready.count()).unwrap_or(u32::MAX)
+    };
+    // A replica of several pods is ready when all of them are.
+    let counted_by_operator = facts
+        .status()
+        .workers
+        .filter(|_| facts.has_large_replicas());
+    let ready = counted_by_operator.map_or_else(of_pods, |workers| workers.ready);
     let summary = format!(
         "The job has not begun: {ready} of {} are ready.",
         counted(wanted, "worker")

@@ -155,6 +155,7 @@ mod tests {
 
     fn environment() -> ScriptEnvironment {
         let membership = Membership {
+            life: String::new(),
             nonce: String::new(),
             generation: 7,
             action: Action::Join,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{
     CheckpointEnvironment, DATA_DIR, EXPECTED_DEVICE, ExpectedDevice, GRACE_SECONDS, JOB_NAME,
     JOB_NAMESPACE, JOB_UID, MEMBERSHIP_FILE, MODE, PEER_FAILURE_WINDOW_SECONDS, POD_IP,
-    PROCS_PER_WORKER, RENDEZVOUS_PORT, RUN_DIR, SHARDED, STALL_TIMEOUT_SECONDS,
-    TERMINATION_GRACE_SECONDS, TRAINER_CONFIG_FILE, WORKER_INDEX,
+    PODS_PER_REPLICA, PROCS_PER_WORKER, RENDEZVOUS_PORT, REPLICA_PLACE_FILE, RUN_DIR, SHARDED,
+    STALL_TIMEOUT_SECONDS, TERMINATION_GRACE_SECONDS, TRAINER_CONFIG_FILE, WORKER_INDEX,
 };
 use crate::Mode;
 
@@ -25,6 +25,8 @@ pub struct WorkerEnvironment {
     pub worker_index: u32,
     /// Number of processes that the agent starts.
     pub procs_per_worker: u32,
+    /// Number of pods whose processes together hold one copy of the state, at least 1.
+    pub pods_per_replica: u32,
     /// What each process runs, and the settings of that kind of program.
     pub program: WorkerProgram,
     /// Device of the processes; `None` for any usable device.
@@ -43,6 +45,8 @@ pub struct WorkerEnvironment {
     pub rendezvous_port: u16,
     /// File to watch for the membership.
     pub membership_file: PathBuf,
+    /// File to watch for the place in a replica of several pods.
+    pub replica_place_file: PathBuf,
     /// Directory for status and metrics.
     pub run_dir: PathBuf,
 }
@@ -82,6 +86,8 @@ pub struct WorkerSite {
     pub rendezvous_port: u16,
     /// Watched file, see [`WorkerEnvironment::membership_file`].
     pub membership_file: PathBuf,
+    /// Watched file, see [`WorkerEnvironment::replica_place_file`].
+    pub replica_place_file: PathBuf,
     /// Run directory, see [`WorkerEnvironment::run_dir`].
     pub run_dir: PathBuf,
     /// File with the configuration of the built-in trainer.
@@ -106,6 +112,7 @@ impl WorkerEnvironment {
             job_uid,
             worker_index,
             procs_per_worker,
+            pods_per_replica,
             program,
             expected_device,
             termination_grace,
@@ -114,6 +121,7 @@ impl WorkerEnvironment {
             address,
             rendezvous_port,
             membership_file,
+            replica_place_file,
             run_dir,
         } = self;
         let path = |path: &PathBuf| path.display().to_string();
@@ -130,6 +138,12 @@ impl WorkerEnvironment {
             (TERMINATION_GRACE_SECONDS, seconds(termination_grace)),
         ];
         pairs.extend(address.clone().map(|address| (POD_IP, address)));
+        if *pods_per_replica > 1 {
+            pairs.extend([
+                (PODS_PER_REPLICA, pods_per_replica.to_string()),
+                (REPLICA_PLACE_FILE, path(replica_place_file)),
+            ]);
+        }
         match program {
             WorkerProgram::Trainer {
                 config_file,
@@ -178,6 +192,7 @@ mod tests {
             job_uid: "u-1".to_owned(),
             worker_index: 3,
             procs_per_worker: 2,
+            pods_per_replica: 1,
             program,
             expected_device: Some(ExpectedDevice::of_gpus(2)),
             termination_grace: Duration::from_secs(60),
@@ -194,6 +209,7 @@ mod tests {
             address: Some("10.0.0.1".to_owned()),
             rendezvous_port: 29_500,
             membership_file: "/etc/roundhouse/membership".into(),
+            replica_place_file: "/etc/roundhouse/replica".into(),
             run_dir: "/run/roundhouse".into(),
         }
     }

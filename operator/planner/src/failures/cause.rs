@@ -18,7 +18,7 @@ use crate::worker_state::end_in_place;
 /// after the incident was counted as lost peers.
 pub(super) fn late_cause_in_place<'a>(draft: &Draft<'a>) -> Option<Failure<'a>> {
     let counted = draft.status.incidents.last_generation?;
-    draft.observed.pods.iter().find_map(|pod| {
+    draft.pods.iter().find_map(|pod| {
         let end = pod.processes.as_ref()?.end.as_ref()?;
         let words = end.message.as_ref()?;
         let failure = Failure::with(draft.job, pod, Some(end));
@@ -87,14 +87,16 @@ pub(super) fn first_before_issue<'a>(
     failures: &'a [Failure<'a>],
 ) -> Option<&'a Failure<'a>> {
     let mut able: Vec<&Pod> = draft.members.able_and_spares();
-    let is_able = |pod: &Pod| able.iter().any(|able| able.uid == pod.uid);
+    let is_able = |pod: &Pod| able.iter().any(|able| able.uid == draft.worker_uid(pod));
     let failed: Vec<(&'a Failure<'a>, Incarnation)> = failures
         .iter()
         .filter(|failure| failure.action != FailureAction::Ignore && !is_able(failure.pod))
         .filter(|failure| !draft.members.is_member(failure.pod))
         .filter_map(|failure| {
-            let (pod_uid, restarts) = (failure.pod.uid.clone(), failure.end?.restarts);
-            Some((failure, Incarnation { pod_uid, restarts }))
+            Some((
+                failure,
+                draft.incarnation_of(failure.pod, failure.end?.restarts),
+            ))
         })
         .collect();
     // The generation was raised for these workers and for the first able ones, as many as were

@@ -45,7 +45,7 @@ fn is_hopeless(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
 /// generation, a worker without a node does not count: it may never get one.
 fn are_dispensable(draft: &Draft<'_>, failures: &[Failure<'_>]) -> bool {
     let hopeless = failures.iter().filter(|it| is_hopeless(draft, it));
-    let hopeless: BTreeSet<&str> = hopeless.map(|it| it.pod.uid.as_str()).collect();
+    let hopeless: BTreeSet<&str> = hopeless.map(|it| draft.worker_uid(it.pod)).collect();
     let able = draft.members.able_and_spares();
     let able: BTreeSet<&str> = able.iter().map(|pod| pod.uid.as_str()).collect();
     let is_starting = draft.is_starting();
@@ -102,10 +102,12 @@ fn words(draft: &Draft<'_>, failure: &Failure<'_>) -> String {
 /// an event when the worker changes.
 pub(crate) fn report_left_out(draft: &mut Draft<'_>) -> Option<String> {
     let able = draft.members.able_and_spares();
-    let workers = draft.members.workers.values();
-    let failures = workers.filter_map(|pod| Failure::of(draft.job, pod));
+    let pods = draft.pods_by_index().values();
+    let failures = pods.filter_map(|pod| Failure::of(draft.job, pod));
     let failure = failures.into_iter().find(|failure| {
-        let is_able = able.iter().any(|pod| pod.uid == failure.pod.uid);
+        let is_able = able
+            .iter()
+            .any(|pod| pod.uid == draft.worker_uid(failure.pod));
         !is_able && is_hopeless(draft, failure)
     })?;
     let container = failure.init.map_or(TRAINER_CONTAINER, |init| &init.name);

@@ -61,7 +61,7 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
 /// the next entry expires.
 pub(crate) fn forget(draft: &mut Draft<'_>) {
     let now = draft.now;
-    let pods = &draft.observed.pods;
+    let pods = draft.pods;
     let is_needed =
         |node: &AvoidedNode| node.until.0 > now || pods.iter().any(|pod| waits(pod, node));
     draft.status.avoid_nodes.retain(is_needed);
@@ -110,7 +110,7 @@ pub(crate) fn avoided(draft: &Draft<'_>) -> Vec<String> {
 /// The nodes of the job's pods that do not answer, sorted. The scheduler may learn this later than
 /// the operator does, and a pod that it places there meanwhile never starts.
 pub(crate) fn lost(draft: &Draft<'_>) -> Vec<String> {
-    let pods = draft.observed.pods.iter();
+    let pods = draft.pods.iter();
     let lost = pods.filter(|pod| pod.ours && pod.unreachable && !pod.agent_silent);
     let lost: BTreeSet<String> = lost.filter_map(|pod| pod.node.clone()).collect();
     lost.into_iter().collect()

@@ -13,7 +13,7 @@ use crate::status::counted;
 /// Counts workers whose pods are gone or terminating, by comparison with the number of
 /// pods in the status.
 pub(crate) fn note_lost(draft: &mut Draft<'_>) {
-    let now = number(draft.members.workers.len());
+    let now = number(num_pods(draft));
     if draft.job.suspend {
         // A resumed job starts with new pods.
         draft.status.replacements.pods = 0;
@@ -21,9 +21,10 @@ pub(crate) fn note_lost(draft: &mut Draft<'_>) {
         // Surplus members leave even if spares are wanted at the same time: no pod replaces them.
         let surplus = draft.members.surplus.iter();
         let dismissed = surplus.filter(|(_, reason)| *reason == DeleteReason::ScaledDown);
+        let dismissed = dismissed.count() * draft.own_job.pods_per_replica as usize;
         let before = draft.status.replacements.pods;
-        let before = before.saturating_sub(number(dismissed.count()));
-        let before = before.min(draft.job.num_pods());
+        let before = before.saturating_sub(number(dismissed));
+        let before = before.min(draft.own_job.num_pods());
         draft.status.replacements.pods = now;
         // The pod of a completed worker is not needed any more.
         if draft.members.all_completed().is_empty() {
@@ -59,6 +60,17 @@ pub(crate) fn begin_run(draft: &mut Draft<'_>, starts_over: bool) {
 /// Resets the number of pods, because the operator itself removes all of them and none is lost.
 pub(crate) fn expect_none(draft: &mut Draft<'_>) {
     draft.status.replacements.pods = 0;
+}
+
+/// Number of pods of wanted workers, and of spares.
+fn num_pods(draft: &Draft<'_>) -> usize {
+    let Some(replicas) = draft.replicas else {
+        return draft.members.workers.len();
+    };
+    let is_wanted = |index: &u32| draft.members.workers.contains_key(index);
+    let wanted = replicas.all.iter().filter(|(index, _)| is_wanted(index));
+    let placed: usize = wanted.map(|(_, it)| it.present().count()).sum();
+    placed + replicas.spares.len()
 }
 
 fn number(pods: usize) -> u32 {
@@ -101,7 +113,7 @@ fn has_progressed(draft: &Draft<'_>) -> bool {
 }
 
 pub(super) fn too_many(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
-    let most = draft.job.most_replacements();
+    let most = draft.own_job.most_replacements();
     let count = draft.status.replacements.since_progress;
     // The next replacement resets the count, and the user may have lowered the limit. If all
     // members live, their watchdogs judge whether they make steps; replaced spares do not end the

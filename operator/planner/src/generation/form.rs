@@ -203,6 +203,8 @@ fn document(
             master: master.clone(),
             members: draft.members.raised_for.clone(),
             nonce: draft.members.nonce.clone(),
+            // `Replicas::expand` sets it.
+            life: String::new(),
             incarnation: pod.incarnation(),
             issued_at: crate::status::time(draft.now).0.to_string(),
             repeats: 0,

@@ -98,7 +98,7 @@ impl<'a> Members<'a> {
         let is_ending = workers.values().any(|pod| has_succeeded(pod))
             || (!completed.is_empty() && all.any(|pod| is_alive(pod) && is_of(pod, generation)));
         if !is_ending {
-            let straggler = straggler(&workers, observed);
+            let straggler = straggler(&workers, observed, job.pods_per_replica.max(1));
             let holders = Holders {
                 formed,
                 keep_copies,
@@ -110,7 +110,8 @@ impl<'a> Members<'a> {
                 holders,
             );
             dismiss(&mut workers, &mut surplus, &members);
-            let others = victims(&workers, job.num_pods(), straggler, holders);
+            let most = job.replicas.saturating_add(job.spares);
+            let others = victims(&workers, most, straggler, holders);
             dismiss(&mut workers, &mut surplus, &others);
         }
         let num_places = num_places(&workers, job, formed);
@@ -194,6 +195,12 @@ impl<'a> Members<'a> {
     #[must_use]
     pub fn is_condemned(&self, pod: &Pod) -> bool {
         self.condemned.contains(pod.uid.as_str())
+    }
+
+    /// Adds workers that must not train any more.
+    pub(crate) fn condemn(&mut self, workers: &[&'a Pod]) {
+        let uids = workers.iter().map(|pod| pod.uid.as_str());
+        self.condemned.extend(uids);
     }
 
     /// The workers that would form the next generation, in the order of their node ranks in it.
@@ -317,7 +324,7 @@ pub fn is_of(pod: &Pod, generation: u64) -> bool {
         && pod.membership.as_ref().is_some_and(|membership| {
             membership.generation == generation
                 && membership.action == MembershipAction::Join
-                && membership.incarnation == pod.incarnation()
+                && pod.is_incarnation(&membership.incarnation)
         })
 }
 

@@ -36,12 +36,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     };
     let failed = draft.status.is_true(ConditionType::Failed);
     kueue::end_group(draft);
-    for pod in draft
-        .observed
-        .pods
-        .iter()
-        .filter(|pod| pod.ours && !pod.deleting)
-    {
+    for pod in draft.pods.iter().filter(|pod| pod.ours && !pod.deleting) {
         // A pod whose container has completed will soon be Succeeded: it stays with its log.
         let completed = pod
             .container

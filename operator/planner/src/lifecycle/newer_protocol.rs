@@ -17,7 +17,7 @@ pub(crate) fn leave_alone(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if draft.job.suspend {
         return None;
     }
-    let pods = draft.observed.pods.iter();
+    let pods = draft.pods.iter();
     let issued = pods.filter(|pod| pod.ours && !pod.deleting && pod.newer_protocol.is_some());
     let protocol = issued.clone().filter_map(|pod| pod.newer_protocol).max()?;
     let (num_issued, num_running) = (

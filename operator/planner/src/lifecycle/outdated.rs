@@ -20,7 +20,7 @@ pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if draft.rejection.is_some() {
         return None;
     }
-    let pods = draft.observed.pods.iter();
+    let pods = draft.pods.iter();
     let outdated: Vec<&Pod> = pods.filter(|pod| is_outdated(draft, pod)).collect();
     let asked = outdated.iter().filter(|pod| !pod.deleting);
     let asked: Vec<&Pod> = asked.copied().collect();

@@ -22,7 +22,7 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.job.suspend {
         return None;
     }
-    let pods: Vec<&Pod> = draft.observed.pods.iter().filter(|pod| pod.ours).collect();
+    let pods: Vec<&Pod> = draft.pods.iter().filter(|pod| pod.ours).collect();
     for pod in pods.iter().filter(|pod| !pod.deleting) {
         draft.actions.push(delete(pod, DeleteReason::Suspended));
     }
@@ -121,7 +121,7 @@ pub(crate) fn active(draft: &Draft<'_>) -> Duration {
 /// Number of terminating pods that may still run. No event reports the end of a grace period, so
 /// the job is requeued.
 fn await_leavers(draft: &mut Draft<'_>) -> usize {
-    let pods = draft.observed.pods.iter();
+    let pods = draft.pods.iter();
     let left = pods.filter_map(|pod| still_leaves(pod, draft.now));
     let left: Vec<Duration> = left.collect();
     if let Some(longest) = left.iter().max() {

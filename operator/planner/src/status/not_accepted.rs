@@ -22,7 +22,8 @@ pub(crate) fn as_it_runs(job: &ValidatedJob, observed: &Observed) -> ValidatedJo
     let wanted = workers.map_or_else(
         || {
             let ours = observed.pods.iter().filter(|pod| pod.ours);
-            u32::try_from(ours.count()).unwrap_or(u32::MAX)
+            let ours = u32::try_from(ours.count()).unwrap_or(u32::MAX);
+            ours / job.pods_per_replica.max(1)
         },
         |workers| workers.wanted,
     );

@@ -55,7 +55,7 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
     let before = draft.status.progress.as_ref();
     let polled = draft.observed.progress.as_ref().map(|it| &it.progress);
     let polled = polled.filter(|it| it.generation == draft.members.generation);
-    let left = draft.observed.pods.iter().filter_map(|pod| {
+    let left = draft.pods.iter().filter_map(|pod| {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
     });

@@ -88,6 +88,8 @@ impl World {
                 total: 1,
                 preparing: vec![1],
                 without_state,
+                ended_life: String::new(),
+                has_lives: false,
                 ready: false,
                 last: Some(ProcessEnd {
                     local_rank: 1,

@@ -43,8 +43,11 @@ pub struct ValidatedJob {
     pub spares: u32,
     /// How long new workers wait for others, so that they join together.
     pub join_window: Duration,
-    /// Number of processes of each worker, 1 to 64.
+    /// Number of processes of each pod, 1 to 64.
     pub procs_per_worker: u32,
+    /// Number of pods of each replica, 1 to 64. The counts of workers are of replicas, and
+    /// `spares` are pods.
+    pub pods_per_replica: u32,
     /// Device of the processes; `None` if the template does not determine it.
     pub expected_device: Option<ExpectedDevice>,
     /// Time between SIGTERM and SIGKILL of the workers' pods.
@@ -102,6 +105,30 @@ impl ValidatedJob {
     /// Number of wanted pods: workers and spares.
     #[must_use]
     pub const fn num_pods(&self) -> u32 {
-        self.replicas.saturating_add(self.spares)
+        let workers = self.replicas.saturating_mul(self.pods_per_replica);
+        workers.saturating_add(self.spares)
+    }
+
+    /// Number of processes that together hold one copy of the state if they share the model.
+    #[must_use]
+    pub const fn procs_per_replica(&self) -> u32 {
+        self.procs_per_worker.saturating_mul(self.pods_per_replica)
+    }
+
+    /// Whether a replica has several pods.
+    #[must_use]
+    pub const fn has_large_replicas(&self) -> bool {
+        self.pods_per_replica > 1
+    }
+
+    /// The job as the policies for workers see it: each replica is one worker with all of its
+    /// processes, and there are no spares.
+    #[must_use]
+    pub fn with_replicas_as_workers(&self) -> Self {
+        Self {
+            procs_per_worker: self.procs_per_replica(),
+            spares: 0,
+            ..self.clone()
+        }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn wanted(job: &ValidatedJob) -> Option<PodGroup> {
         Gang::Kubernetes => (None, priority_class(job)),
     };
     Some(PodGroup {
-        min_member: job.min_replicas,
+        min_member: job.min_replicas.saturating_mul(job.pods_per_replica),
         queue,
         priority_class,
     })
@@ -43,7 +43,7 @@ pub(crate) fn impossible(draft: &Draft<'_>) -> Option<String> {
     let ObservedGroup::Impossible(words) = &draft.observed.group else {
         return None;
     };
-    wanted(draft.job)?;
+    wanted(draft.own_job)?;
     let gang = draft.job.scheduling.gang;
     Some(format!(
         "scheduling.gang {gang:?}: {words}; install {}, or use scheduling.gang None",
@@ -53,7 +53,7 @@ pub(crate) fn impossible(draft: &Draft<'_>) -> Option<String> {
 
 /// Whether a PodGroup with another controller has the name that the job's must have.
 pub(crate) fn is_foreign(draft: &Draft<'_>) -> bool {
-    wanted(draft.job).is_some() && draft.observed.group == ObservedGroup::Foreign
+    wanted(draft.own_job).is_some() && draft.observed.group == ObservedGroup::Foreign
 }
 
 /// Whether the PodGroup is terminating although the job needs one.
@@ -62,7 +62,7 @@ pub(crate) fn is_leaving(draft: &Draft<'_>) -> bool {
         draft.observed.group,
         ObservedGroup::Ours { deleting: true, .. } | ObservedGroup::ForeignLeaving
     );
-    leaves && !is_held(draft) && wanted(draft.job).is_some()
+    leaves && !is_held(draft) && wanted(draft.own_job).is_some()
 }
 
 /// Whether running pods hold a terminating PodGroup. Kubernetes keeps and uses its PodGroup
@@ -75,14 +75,14 @@ fn is_held(draft: &Draft<'_>) -> bool {
     };
     draft.job.scheduling.gang == Gang::Kubernetes
         && matches!(draft.observed.group, ObservedGroup::Ours { .. })
-        && draft.observed.pods.iter().any(holds)
+        && draft.pods.iter().any(holds)
 }
 
 /// How long to wait before the PodGroup is created again, because another client deletes it
 /// each time. Coscheduling places a pod whose PodGroup does not exist without its gang, so no
 /// pod is created either.
 pub(crate) fn postponed(draft: &Draft<'_>) -> Option<(Duration, String)> {
-    wanted(draft.job)?;
+    wanted(draft.own_job)?;
     let ObservedGroup::Missing = draft.observed.group else {
         return None;
     };
@@ -95,7 +95,7 @@ pub(crate) fn postponed(draft: &Draft<'_>) -> Option<(Duration, String)> {
 
 /// Creates the PodGroup, or repairs its drift.
 pub(crate) fn keep(draft: &mut Draft<'_>) {
-    let Some(group) = wanted(draft.job) else {
+    let Some(group) = wanted(draft.own_job) else {
         return;
     };
     let writes = &draft.observed.group_writes;

@@ -14,15 +14,16 @@ pub(super) fn room(draft: &Draft<'_>) -> Option<usize> {
     if !is_grouped(draft) {
         return None;
     }
-    let pods = draft.observed.pods.iter();
+    let pods = draft.pods.iter();
     let counted = pods.filter(|pod| pod.ours && counts(pod)).count();
-    Some((draft.job.num_pods() as usize).saturating_sub(counted))
+    Some((draft.own_job.num_pods() as usize).saturating_sub(counted))
 }
 
 /// Why a missing worker is not created: Kueue counts a pod that has completed, or that it holds,
 /// until the group ends.
 pub(crate) fn full(draft: &Draft<'_>) -> Option<String> {
-    let is_missing = draft.members.workers.len() < draft.job.replicas as usize;
+    let wanted = draft.own_job.num_pods() - draft.own_job.spares;
+    let is_missing = draft.pods_by_index().len() < wanted as usize;
     (is_missing && room(draft) == Some(0)).then(|| {
         "a worker is missing, and Kueue admits no other pod: it counts those that have completed or are held until the group ends; \
          to train with all workers, run `kubectl roundhouse stop` and submit the job again"
@@ -34,9 +35,10 @@ pub(crate) fn full(draft: &Draft<'_>) -> Option<String> {
 /// itself only if all its pods succeed, which spares and failed workers never do, and until
 /// then it keeps deleted pods.
 pub(crate) fn end_group(draft: &mut Draft<'_>) {
-    let pods = || draft.observed.pods.iter().filter(|pod| pod.ours);
+    let pods = || draft.pods.iter().filter(|pod| pod.ours);
     let succeeded = pods().filter(|pod| has_succeeded(pod)).count();
-    let is_known = succeeded >= draft.job.num_pods() as usize || pods().any(|pod| pod.ends_group);
+    let is_known =
+        succeeded >= draft.own_job.num_pods() as usize || pods().any(|pod| pod.ends_group);
     if !is_grouped(draft) || is_known {
         return;
     }

@@ -11,7 +11,7 @@ pub(crate) fn mark(draft: &mut Draft<'_>) {
         return;
     }
     let stays = |pod: &&Pod| pod.ours && pod.deleting && pod.unreachable && pod.node.is_some();
-    let draws = draft.observed.pods.iter().filter(stays);
+    let draws = draft.pods.iter().filter(stays);
     for pod in draws.filter(|pod| !pod.left_domain) {
         draft.actions.push(Action::LeaveDomain {
             pod: pod.name.clone(),

@@ -218,12 +218,14 @@ pub(crate) fn repair(
 fn make_workers(draft: &mut Draft<'_>) {
     let (mut indices, mut replaced) = (absent(draft), Vec::new());
     let workers: Vec<(u32, &Pod)> = draft
-        .members
-        .workers
+        .pods_by_index()
         .iter()
         .map(|(i, p)| (*i, *p))
         .collect();
     for (index, pod) in workers {
+        if is_surplus(draft, pod) {
+            continue;
+        }
         match fate(draft, pod) {
             Fate::Stays => {}
             Fate::Later(wait) => draft.requeue(wait),
@@ -236,9 +238,13 @@ fn make_workers(draft: &mut Draft<'_>) {
     indices.sort_unstable();
     let room = kueue::room(draft);
     indices.truncate(BATCH.min(room.unwrap_or(BATCH)));
-    let in_use = names_in_use(draft);
+    let in_use = if indices.is_empty() {
+        HashSet::new()
+    } else {
+        names_in_use(draft)
+    };
     let (avoid, lost) = (nodes::avoided(draft), nodes::lost(draft));
-    let (pods, job) = (&draft.observed.pods, draft.job);
+    let (pods, job) = (draft.pods, draft.own_job);
     let built_like = built::record_of_run(pods, &job.built_from, job.generation);
     for index in &indices {
         draft.actions.push(Action::CreateWorker {
@@ -261,9 +267,20 @@ fn make_workers(draft: &mut Draft<'_>) {
 
 /// Deletes surplus workers with the reason of each.
 pub(crate) fn remove_surplus(draft: &mut Draft<'_>) {
-    for (pod, reason) in &draft.members.surplus {
+    let beside = draft.replicas.into_iter().flat_map(|it| &it.surplus);
+    for (pod, reason) in draft.members.surplus.iter().chain(beside) {
         draft.actions.push(delete(pod, *reason));
     }
+}
+
+/// Whether the pod goes with its replica, so that no other takes its place.
+fn is_surplus(draft: &Draft<'_>, pod: &Pod) -> bool {
+    let Some(replicas) = draft.replicas else {
+        return false;
+    };
+    let replica = replicas.replica_of(pod);
+    replica.is_some_and(|it| !draft.members.workers.contains_key(&it.index))
+        || replicas.surplus.iter().any(|(it, _)| it.uid == pod.uid)
 }
 
 fn is_isolated(draft: &Draft<'_>) -> bool {
@@ -273,7 +290,7 @@ fn is_isolated(draft: &Draft<'_>) -> bool {
 /// Names of all existing pods, foreign ones included: on a dead node the pod of an earlier job of
 /// the same name may stay indefinitely.
 fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
-    let pods = draft.observed.pods.iter().map(|pod| pod.name.as_str());
+    let pods = draft.pods.iter().map(|pod| pod.name.as_str());
     let unlabelled = draft.observed.taken.iter();
     let unlabelled = unlabelled.filter_map(|it| it.strip_prefix(POD));
     pods.chain(unlabelled).collect()
@@ -281,7 +298,9 @@ fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
 
 /// The lowest attempt that no known pod of this worker has had yet and whose name is free.
 fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
-    let highest = draft.members.attempts.get(&index);
+    let of_replicas = draft.replicas.map(|replicas| &replicas.attempts);
+    let attempts = of_replicas.unwrap_or(&draft.members.attempts);
+    let highest = attempts.get(&index);
     let first = highest.map_or(0, |highest| highest.wrapping_add(1));
     let job = &draft.job.identity.name;
     let is_free = |attempt: &u32| !in_use.contains(&*names::worker_pod(job, index, *attempt));
@@ -290,8 +309,8 @@ fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
 
 /// Indices for the missing workers: the lowest that are free.
 fn absent(draft: &Draft<'_>) -> Vec<u32> {
-    let workers = &draft.members.workers;
-    let missing = (draft.job.num_pods() as usize).saturating_sub(workers.len());
+    let workers = draft.pods_by_index();
+    let missing = (draft.own_job.num_pods() as usize).saturating_sub(workers.len());
     let free = (0..).filter(|index| !workers.contains_key(index));
     free.take(missing).collect()
 }

@@ -16,6 +16,7 @@ use crate::generation::beside;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
 use crate::status::time_left;
+use crate::verdict::is_condemned;
 use crate::worker_state::has_succeeded;
 
 /// Pause before the second replacement in a row; it doubles from there.
@@ -49,7 +50,7 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
     if is_spent(draft, pod) {
         return wait(pod, draft.now).map_or(Fate::Goes(DeleteReason::Replaced), Fate::Later);
     }
-    if draft.members.is_condemned(pod) {
+    if is_condemned(draft.own_job, pod, draft.now) {
         // Failures before a worker's first generation are not incidents, so only this back-off
         // bounds them.
         let wait = wait(pod, draft.now).filter(|_| pod.membership.is_none());
@@ -94,7 +95,7 @@ fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
 /// on the operator's side: the workers may still train, so none is replaced.
 fn is_lost(draft: &Draft<'_>, pod: &Pod) -> bool {
     let answers = |pod: &&Pod| pod.phase == PodPhase::Running && !pod.unreachable;
-    pod.unreachable && draft.members.workers.values().any(answers)
+    pod.unreachable && draft.pods_by_index().values().any(answers)
 }
 
 /// Time until a pod whose node does not answer is replaced; `None` for now. Meanwhile it is not
@@ -114,7 +115,7 @@ fn grace_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
 
 /// Whether many nodes are lost at once: a zone that fails briefly returns with all its workers.
 fn is_outage(draft: &Draft<'_>) -> bool {
-    let workers = draft.members.workers.values();
+    let workers = draft.pods_by_index().values();
     let nodes: BTreeSet<&str> = workers
         .clone()
         .filter_map(|pod| pod.node.as_deref())

@@ -101,6 +101,7 @@ fn with_survivors(domains: &[Option<u8>], survives: &[bool]) -> World {
         .enumerate()
     {
         pod.membership = survives.then(|| Membership {
+            life: String::new(),
             nonce: String::new(),
             generation: 1,
             action: Instruction::Join,

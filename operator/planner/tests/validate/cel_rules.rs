@@ -114,16 +114,43 @@ fn of_data_and_numbers() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// A checkpoint with local copies.
+fn copies(size: &str) -> Value {
+    json!({
+        "volume": {"hostPath": {"path": "/a"}},
+        "local": {"everySteps": 1, "sizeLimit": size},
+    })
+}
+
+/// Jobs whose processes share the model.
+fn of_replicas() -> Vec<Case> {
+    vec![
+        (
+            "workers.podsPerReplica is for",
+            json!({"workers": {"podsPerReplica": 2}}),
+            false,
+        ),
+        (
+            "checkpoint.local is for replicas of one pod",
+            json!({
+                "workers": {"podsPerReplica": 2},
+                "trainer": {"parallel": {"shard": "Zero1"}},
+                "checkpoint": copies("4Gi"),
+            }),
+            false,
+        ),
+        (
+            "workers.sharded is for",
+            json!({"workers": {"sharded": true}}),
+            true,
+        ),
+    ]
+}
+
 fn of_job() -> Vec<Case> {
     let host = |path: &str| json!({"volume": {"hostPath": {"path": path}}});
     let best =
         |metric: &str| json!({"volume": {"hostPath": {"path": "/a"}}, "best": {"metric": metric}});
-    let copies = |size: &str| {
-        json!({
-            "volume": {"hostPath": {"path": "/a"}},
-            "local": {"everySteps": 1, "sizeLimit": size},
-        })
-    };
     let template = |spec: Value| json!({"template": {"spec": spec}});
     vec![
         (
@@ -168,11 +195,6 @@ fn of_job() -> Vec<Case> {
             "leave out trainer",
             json!({"elastic": {"mode": "Restart"}}),
             false,
-        ),
-        (
-            "workers.sharded is for",
-            json!({"workers": {"sharded": true}}),
-            true,
         ),
         (
             "give trainer; or",
@@ -221,7 +243,7 @@ fn cases() -> Vec<Case> {
     let of_trainer = of_model().into_iter().chain(of_data_and_numbers());
     let of_trainer =
         of_trainer.map(|(message, fields)| (message, json!({ "trainer": fields }), false));
-    of_trainer.chain(of_job()).collect()
+    of_trainer.chain(of_replicas()).chain(of_job()).collect()
 }
 
 /// Merges fields into a value. A list replaces a list.

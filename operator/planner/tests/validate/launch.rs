@@ -34,6 +34,7 @@ fn variables(raw: &Value) -> Vec<(&'static str, String)> {
         address: None,
         rendezvous_port: 29_400,
         membership_file: PathBuf::new(),
+        replica_place_file: "/etc/roundhouse/replica".into(),
         run_dir: PathBuf::new(),
         trainer_config_file: PathBuf::new(),
         data_dir: PathBuf::new(),

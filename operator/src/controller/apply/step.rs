@@ -14,7 +14,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::Preconditions;
 use roundhouse_api::Gang;
-use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
+use roundhouse_contract::{BuiltFrom, Membership, ReplicaPlace, earlier, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 use serde_json::{Value, json};
 
@@ -40,6 +40,7 @@ pub(super) const fn name(action: &Action) -> &'static str {
         Action::DeletePodGroup { .. } => "DeletePodGroup",
         Action::CreateWorker { .. } => "CreateWorker",
         Action::IssueMembership { .. } => "IssueMembership",
+        Action::PlaceInReplica { .. } => "PlaceInReplica",
         Action::EndGroup { .. } => "EndGroup",
         Action::LeaveDomain { .. } => "LeaveDomain",
         Action::DeletePod { .. } => "DeletePod",
@@ -56,6 +57,7 @@ pub(super) const fn is_creation(action: &Action) -> bool {
         | Action::ApplyPodGroup { .. }
         | Action::CreateWorker { .. } => true,
         Action::IssueMembership { .. }
+        | Action::PlaceInReplica { .. }
         | Action::EndGroup { .. }
         | Action::LeaveDomain { .. }
         | Action::DeletePod { .. }
@@ -121,6 +123,14 @@ impl Step<'_> {
                 let patch = annotations(resource_version, &both);
                 self.patch_metadata(pod, content_version, patch).await
             }
+            Action::PlaceInReplica {
+                pod,
+                resource_version,
+                place,
+            } => {
+                let (version, patch) = placed(resource_version, place)?;
+                self.patch_metadata(pod, version, patch).await
+            }
             Action::EndGroup {
                 pod,
                 resource_version,
@@ -132,11 +142,8 @@ impl Step<'_> {
                 pod,
                 resource_version,
             } => {
-                let patch = json!({"metadata": {
-                    "resourceVersion": resource_version,
-                    "labels": {labels::LEFT_DOMAIN: "true"},
-                }});
-                self.patch_metadata(pod, 0, patch).await
+                self.patch_metadata(pod, 0, left_domain(resource_version))
+                    .await
             }
             Action::DeletePod {
                 pod,
@@ -309,6 +316,13 @@ impl Step<'_> {
     }
 }
 
+fn left_domain(resource_version: &str) -> Value {
+    json!({"metadata": {
+        "resourceVersion": resource_version,
+        "labels": {labels::LEFT_DOMAIN: "true"},
+    }})
+}
+
 /// Sets the time of issue. Many documents take time to write, and a worker's patience begins with
 /// its own document.
 fn dated(membership: &Membership) -> Membership {
@@ -323,4 +337,12 @@ fn dated(membership: &Membership) -> Membership {
 /// generation.
 fn version_of(membership: &Membership) -> u64 {
     membership.generation << 16 | u64::from(membership.repeats.min(u32::from(u16::MAX)))
+}
+
+/// The write of a pod's place in a replica, and a number that differs between the places of a pod.
+fn placed(resource_version: &str, place: &ReplicaPlace) -> Result<(u64, Value), serde_json::Error> {
+    let text = place.to_json()?;
+    let patch = annotations(resource_version, &[(labels::REPLICA, &text)]);
+    let version = place.number << 16 | u64::from(place.repeats.min(u32::from(u16::MAX)));
+    Ok((version, patch))
 }

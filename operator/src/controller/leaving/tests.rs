@@ -52,6 +52,7 @@ fn policy_is_created_once_terminating_workers_are_known() {
 #[test]
 fn few_pods_own_a_policy_and_rank_0_is_one_of_them() {
     let place = |node_rank: u32| Membership {
+        life: String::new(),
         generation: 1,
         action: Action::Join,
         node_rank,

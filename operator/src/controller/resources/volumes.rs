@@ -29,7 +29,7 @@ pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
     let mut all = vec![Volume {
         name: PODINFO.to_owned(),
         downward_api: Some(DownwardAPIVolumeSource {
-            items: Some(podinfo(&job.program)),
+            items: Some(podinfo(job)),
             default_mode: None,
         }),
         ..Volume::default()
@@ -109,15 +109,18 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-fn podinfo(program: &Program) -> Vec<DownwardAPIVolumeFile> {
-    let membership = annotation(paths::MEMBERSHIP_FILE, labels::MEMBERSHIP);
-    match program {
-        Program::Trainer(_) => vec![
-            membership,
-            annotation(paths::TRAINER_CONFIG_FILE, labels::TRAINER_CONFIG),
-        ],
-        Program::Joining { .. } | Program::Script(_) => vec![membership],
+fn podinfo(job: &ValidatedJob) -> Vec<DownwardAPIVolumeFile> {
+    let mut files = vec![annotation(paths::MEMBERSHIP_FILE, labels::MEMBERSHIP)];
+    if job.program.trainer().is_some() {
+        files.push(annotation(
+            paths::TRAINER_CONFIG_FILE,
+            labels::TRAINER_CONFIG,
+        ));
     }
+    if job.has_large_replicas() {
+        files.push(annotation(paths::REPLICA_PLACE_FILE, labels::REPLICA));
+    }
+    files
 }
 
 fn annotation(file: &str, key: &str) -> DownwardAPIVolumeFile {

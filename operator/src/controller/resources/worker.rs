@@ -219,7 +219,8 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
     mount(container, volumes::mounts(job));
     add_ports(container);
     // A container with one process ends when the process dies. With several processes only this
-    // probe shows a death, so one failure is enough.
+    // probe shows a death, so one failure is enough. Processes of a large replica end without their
+    // container, too.
     container.readiness_probe = Some(Probe {
         http_get: Some(HTTPGetAction {
             path: Some(ports::READYZ_PATH.to_owned()),
@@ -228,7 +229,7 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
         }),
         period_seconds: Some(1),
         timeout_seconds: Some(5),
-        failure_threshold: Some(if job.procs_per_worker > 1 { 1 } else { 3 }),
+        failure_threshold: Some(if job.procs_per_replica() > 1 { 1 } else { 3 }),
         ..Probe::default()
     });
     if job.program.trainer().is_some() {

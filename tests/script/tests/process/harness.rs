@@ -105,6 +105,7 @@ impl Job {
         nodes: usize,
     ) {
         let document = Membership {
+            life: String::new(),
             nonce: String::new(),
             generation,
             action,

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use roundhouse_contract::{Membership, ports};
+use roundhouse_contract::{Membership, ReplicaPlace, ports};
 
 use super::Shared;
 
@@ -28,13 +28,22 @@ pub(super) async fn is_known(
     // The kubelet replaces the file with each generation. It is in memory, so reading it is cheap.
     let document = std::fs::read_to_string(&shared.options.membership_file).unwrap_or_default();
     let given = request.headers().get(ports::NONCE_HEADER);
-    match refusal(&document, given.map(axum::http::HeaderValue::as_bytes)) {
+    let given = given.map(axum::http::HeaderValue::as_bytes);
+    let place = std::fs::read_to_string(&shared.options.replica_place_file).unwrap_or_default();
+    match refusal(&document, given).filter(|_| !is_life(&place, given)) {
         None => next.run(request).await,
         Some(refusal) => {
             let words = refusal.words(&shared.options.job);
             (StatusCode::FORBIDDEN, words).into_response()
         }
     }
+}
+
+/// Whether a client knows the life of a replica of several pods. Before its first generation a pod
+/// has no other nonce.
+fn is_life(place: &str, given: Option<&[u8]>) -> bool {
+    let place = ReplicaPlace::parse(place);
+    place.is_some_and(|place| given == Some(place.life.as_bytes()))
 }
 
 fn refusal(document: &str, given: Option<&[u8]>) -> Option<Refusal> {
@@ -70,6 +79,15 @@ mod tests {
             "master":{{"address":"a","port":1}},"members":"","nonce":"{nonce}",
             "incarnation":{{"podUid":"","restarts":0}},"issuedAt":""}}"#
         )
+    }
+
+    #[test]
+    fn life_of_a_replica_is_a_nonce() {
+        let place = r#"{"replica":0,"pod":0,"addresses":["a"],"number":1,"life":"a1",
+            "incarnation":{"podUid":"","restarts":0}}"#;
+        assert!(is_life(place, Some(b"a1")));
+        assert!(!is_life(place, Some(b"a2")) && !is_life(place, None));
+        assert!(!is_life("", Some(b"")) && !is_life("", None));
     }
 
     #[test]

@@ -10,6 +10,7 @@ const TIMEOUTS: Timeouts = Timeouts {
 
 fn document(generation: u64, action: Instruction) -> Membership {
     Membership {
+        life: String::new(),
         nonce: String::new(),
         generation,
         action,

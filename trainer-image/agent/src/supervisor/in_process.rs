@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use roundhouse_contract::environment::LAST_SEEN_GENERATION;
 use roundhouse_contract::{ExitCode, Phase, RankStatus, TerminationMessage, termination::Reason};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::at;
 use super::environment;
@@ -25,7 +25,10 @@ use crate::say::say;
 use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
 use crate::watchdog::{Stall, Watchdog};
 
+mod lives;
 mod sharded;
+
+use lives::Lives;
 
 /// Starts the processes and waits until all have ended.
 pub(crate) async fn run(
@@ -40,12 +43,15 @@ pub(crate) async fn run(
         watch: Watch::new(Watchdog::new(options.limits()), &options.run_dir),
         restarts: Restarts::default(),
         replica: None,
+        lives: Lives::of(options),
         ended: Vec::new(),
         unfinished: BTreeMap::new(),
         asked: false,
         stall: None,
     };
-    worker.start_all()?;
+    if worker.lives.is_none() {
+        worker.start_all()?;
+    }
     worker.wait_for_all(signals).await;
     Ok(worker.verdict())
 }
@@ -58,6 +64,8 @@ struct Worker<'a> {
     restarts: Restarts,
     /// The processes of a sharded worker since they started together.
     replica: Option<Replica>,
+    /// The lives of a replica of several pods.
+    lives: Option<Lives>,
     /// Processes that have ended and are not restarted.
     ended: Vec<Ended>,
     /// Errors of script processes that exited with code 0 before their work was
@@ -76,7 +84,7 @@ impl Worker<'_> {
         let mut was_killed = false;
         // A process may have ended before the signal handler was installed.
         self.reap();
-        while !self.processes.are_gone() || self.restarts_replica() {
+        while !self.processes.are_gone() || self.restarts_replica() || self.awaits_life() {
             self.report_replica().await;
             if let Some(first) = verdict::cause(&self.ended)
                 && kill_at.is_none()
@@ -109,8 +117,11 @@ impl Worker<'_> {
                         self.restart();
                     }
                 }
+                () = sleep(lives::POLL_INTERVAL), if self.lives.is_some() && !self.asked => {
+                    self.follow_lives().await;
+                }
                 () = at(ask_at) => {
-                    self.ended.extend(self.restarts.give_up());
+                    self.give_up_restarts();
                     self.processes.ask_to_leave();
                     self.asked = true;
                     (ask_at, kill_at) = (None, Some(Instant::now() + grace));
@@ -139,6 +150,16 @@ impl Worker<'_> {
         self.processes.drain_logs().await;
     }
 
+    /// Cancels restarts that are due. What has waited for one has ended for good. In a replica of
+    /// several pods, processes that lost one in another pod have not failed.
+    fn give_up_restarts(&mut self) {
+        let mut waiting = self.restarts.give_up();
+        if self.lives.is_some() {
+            waiting.retain(|ended| !ended.on_request && !ended.end.is_peer_failure());
+        }
+        self.ended.extend(waiting);
+    }
+
     /// Collects processes that have ended and decides which of them to restart.
     fn reap(&mut self) {
         let mut all = self.processes.reap(self.metrics);
@@ -149,6 +170,9 @@ impl Worker<'_> {
             let end = self.judged(local_rank, end);
             let killed = self.replica.as_ref();
             let killed = killed.is_some_and(|it| it.has_killed(local_rank, end));
+            if self.ends_with_life(local_rank, end, killed) {
+                continue;
+            }
             let ended = Ended {
                 local_rank,
                 end,
@@ -276,8 +300,9 @@ impl Worker<'_> {
         let first = (0..self.options.procs).find_map(|local_rank| self.status(local_rank));
         // A script may exit with code 0 on SIGTERM in the middle of its training.
         let is_done = |status: &RankStatus| status.phase == Phase::Done;
-        let has_left =
-            self.asked && self.options.runs_script() && !first.as_ref().is_some_and(is_done);
+        let is_unfinished = self.options.runs_script() && !first.as_ref().is_some_and(is_done);
+        // An agent that waited for a life had no process.
+        let has_left = self.asked && (is_unfinished || self.ended.is_empty());
         if self.ended.iter().all(Ended::is_fine) && !has_left {
             return (ExitCode::Done.code(), verdict::completed(first));
         }

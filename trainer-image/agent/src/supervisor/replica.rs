@@ -30,12 +30,17 @@ pub(super) struct Replica {
 impl Replica {
     /// Begins a life: its processes have not started yet.
     pub(super) fn begin(run_dir: &Path) -> std::io::Result<Self> {
-        Ok(Self {
-            file: new_file(run_dir)?,
+        Ok(Self::with(new_file(run_dir)?))
+    }
+
+    /// Begins a life with a file in the directory that it has claimed.
+    pub(super) fn with(file: PathBuf) -> Self {
+        Self {
+            file,
             killed: BTreeSet::new(),
             last: BTreeMap::new(),
             is_reported: false,
-        })
+        }
     }
 
     pub(super) fn file(&self) -> &Path {
@@ -92,14 +97,22 @@ fn new_file(run_dir: &Path) -> std::io::Result<PathBuf> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
     for life in now..=u64::MAX {
-        let claim = paths::replica(run_dir, life);
-        match std::fs::create_dir(&claim) {
-            Ok(()) => return Ok(claim.join(paths::REPLICA_FILE)),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+        if let Some(file) = claim(run_dir, &life.to_string())? {
+            return Ok(file);
         }
     }
     Err(Error::from(ErrorKind::StorageFull))
+}
+
+/// Claims the directory of a life, and returns the file in it; `None` if processes of this pod have
+/// had this life before.
+pub(super) fn claim(run_dir: &Path, life: &str) -> std::io::Result<Option<PathBuf>> {
+    let claim = paths::replica(run_dir, life);
+    match std::fs::create_dir(&claim) {
+        Ok(()) => Ok(Some(claim.join(paths::REPLICA_FILE))),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub(super) struct Restarts {
     /// had begun to form.
     former: BTreeMap<u32, u64>,
     last: Option<ProcessEnd>,
+    /// The life of a replica of several pods whose processes in this pod have ended.
+    ended_life: String,
     /// Whether a process died too often.
     is_exhausted: bool,
 }
@@ -92,13 +94,40 @@ impl Restarts {
         }
     }
 
-    /// Counts the restart of all processes of a sharded worker.
-    pub(super) fn begin_all(&mut self, step: u64, died: &[(TerminationMessage, Ended)]) {
-        self.count(step, died);
-        let number = self.in_place.in_a_row();
+    /// Records that the processes of this life have ended, or that they run (empty).
+    pub(super) fn end_life(&mut self, life: &str) {
+        life.clone_into(&mut self.ended_life);
+    }
+
+    /// Records the end of processes that lost a process in another pod of their replica. That one
+    /// counts.
+    pub(super) fn begin_after_peer(&mut self, died: &[(TerminationMessage, Ended)]) {
+        self.explain(died);
         if let Some(end) = &self.last {
             say(&format!(
-                "process {} ended, and the processes of this worker share one copy of the state: restarting all {} \
+                "the processes of this pod lost a process of their replica and wait for its next life: {}",
+                end.message.message
+            ));
+        }
+    }
+
+    /// Counts the restart of all processes of a sharded worker.
+    pub(super) fn begin_all(
+        &mut self,
+        step: u64,
+        died: &[(TerminationMessage, Ended)],
+        has_large_replica: bool,
+    ) {
+        self.count(step, died);
+        let number = self.in_place.in_a_row();
+        let when = if has_large_replica {
+            " with those in other pods"
+        } else {
+            ""
+        };
+        if let Some(end) = &self.last {
+            say(&format!(
+                "process {} ended, and the processes of this worker share one copy of the state: restarting all {}{when} \
                  (restart {number} of {MAX_WITHOUT_PROGRESS} without a new step): {}: {}",
                 end.local_rank,
                 died.len(),
@@ -110,6 +139,10 @@ impl Restarts {
 
     fn count(&mut self, step: u64, died: &[(TerminationMessage, Ended)]) {
         self.in_place.count(step);
+        self.explain(died);
+    }
+
+    fn explain(&mut self, died: &[(TerminationMessage, Ended)]) {
         let all: Vec<Ended> = died.iter().map(|(_, ended)| ended.clone()).collect();
         let cause = verdict::cause(&all).map(|cause| cause.local_rank);
         let cause = died.iter().find(|(_, it)| Some(it.local_rank) == cause);
@@ -144,6 +177,8 @@ impl Restarts {
     /// Writes the record of restarts into the run directory.
     pub(super) fn keep(&self, options: &Options) {
         let restarts = ProcessRestarts {
+            ended_life: self.ended_life.clone(),
+            has_lives: options.has_large_replica(),
             total: self.in_place.total(),
             // The reader computes these from the statuses of the processes.
             preparing: Vec::new(),

@@ -13,6 +13,7 @@ mod descendants;
 mod gpu_check;
 mod harness;
 mod in_place;
+mod lives;
 mod posts;
 mod script;
 mod sharded;

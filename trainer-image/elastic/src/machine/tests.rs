@@ -7,6 +7,7 @@ mod properties;
 
 fn document(generation: u64) -> Membership {
     Membership {
+        life: String::new(),
         nonce: String::new(),
         generation,
         action: Instruction::Join,

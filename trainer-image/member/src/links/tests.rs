@@ -225,3 +225,67 @@ fn process_that_is_asked_to_leave_waits_for_no_sibling() {
     let met = Links::meet(&file, 0, 2, PATIENCE, &mut is_asked).unwrap();
     assert!(met.is_none());
 }
+
+/// Addresses of two pods on this machine that no other test uses.
+fn pods(test: u8, life: &str, pod: u32) -> ReplicaPods {
+    let [high, low] = u16::try_from(std::process::id() % 60_000)
+        .unwrap()
+        .to_be_bytes();
+    ReplicaPods {
+        life: life.to_owned(),
+        pod,
+        addresses: [1, 2]
+            .map(|pod| format!("127.{}.{high}.{}", 10 + test * 2 + pod, low.max(1)))
+            .to_vec(),
+    }
+}
+
+fn meet_pods(pods: &ReplicaPods, timeout: Duration) -> Result<Links, Failure> {
+    let met = Links::meet_pods(pods, 0, 1, timeout, &mut || false)?;
+    Ok(met.unwrap())
+}
+
+#[test]
+fn processes_of_two_pods_meet_and_agree() {
+    let other = thread::spawn(|| meet_pods(&pods(0, "a1", 1), PATIENCE).unwrap());
+    let first = meet_pods(&pods(0, "a1", 0), PATIENCE).unwrap();
+    let mut links = vec![first, other.join().unwrap()];
+    assert_eq!([links[0].shard(), links[1].shard()], [0, 1]);
+    assert_eq!(conclude(&mut links, 1, 1, &[true, true]), [true, true]);
+    assert_eq!(conclude(&mut links, 1, 2, &[true, false]), [false, false]);
+}
+
+#[test]
+fn processes_of_two_lives_do_not_meet() {
+    let short = Duration::from_secs(1);
+    let other = thread::spawn(move || meet_pods(&pods(1, "a2", 1), short));
+    assert!(matches!(
+        meet_pods(&pods(1, "a1", 0), short),
+        Err(Failure::ReplicaLost(_))
+    ));
+    assert!(matches!(
+        other.join().unwrap(),
+        Err(Failure::ReplicaLost(_))
+    ));
+}
+
+#[test]
+fn silent_and_wrong_clients_keep_no_sibling_out() {
+    let first = thread::spawn(|| meet_pods(&pods(2, "a1", 0), PATIENCE).unwrap());
+    let address = (
+        &*pods(2, "a1", 0).addresses[0],
+        roundhouse_contract::ports::REPLICA_LINKS,
+    );
+    let connect = || loop {
+        if let Ok(stream) = std::net::TcpStream::connect(address) {
+            return stream;
+        }
+    };
+    let silent = [connect(), connect()];
+    let mut wrong = connect();
+    std::io::Write::write_all(&mut wrong, &[7; 200]).unwrap();
+    let other = meet_pods(&pods(2, "a1", 1), PATIENCE).unwrap();
+    let mut links = vec![first.join().unwrap(), other];
+    assert_eq!(conclude(&mut links, 1, 1, &[true, true]), [true, true]);
+    drop(silent);
+}

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use roundhouse_contract::{ExitCode, Reason};
-use roundhouse_member::{Failure, Launch, process};
+use roundhouse_member::{Failure, Launch, process, signals};
 use roundhouse_report::files::RunFiles;
 use roundhouse_report::{Ending, Reporter};
 
@@ -29,6 +29,18 @@ pub(super) fn report_end(
 pub(crate) fn fail_early(code: i32, words: &str) {
     let code = ExitCode::from_code(code).unwrap_or(ExitCode::Internal);
     process::fail_early(code, words, variable);
+}
+
+/// Whether this process was asked to leave.
+#[pyfunction]
+pub(crate) fn is_asked_to_leave() -> bool {
+    signals::is_asked()
+}
+
+/// Asks this process to leave, because another one of its replica has to.
+#[pyfunction]
+pub(crate) fn ask_to_leave() {
+    signals::ask();
 }
 
 /// Reports a failure of a process that has no reporter.

@@ -52,6 +52,7 @@ impl Job {
 
     fn write(&self, generation: u64, node: u32, action: Action, place: u32, members: &[u32]) {
         let document = Membership {
+            life: self.life_of(node),
             nonce: String::new(),
             generation,
             action,

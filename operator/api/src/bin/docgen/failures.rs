@@ -54,7 +54,7 @@ The first rule of `failurePolicy.rules` that matches decides. If none matches, t
 
 More than `backoffLimit` incidents in a row without a new step fail the job. So do more than `maxIncidents` incidents in total, if you
 set that limit. More than `maxReplacements` pods that take the place of others without a new step fail the job, whatever the cause; the
-default is 10 for each worker and spare, at least 100. Several workers that fail before the next generation trains are one incident.
+default is 10 for each pod, at least 100. Several workers that fail before the next generation trains are one incident.
 A worker that fails before it trains, also with exit code 64 or 65, fails the job only if the job has not trained yet or too few other
 workers are left. Else the event `WorkerLeftOut` and `status.workers.leftOut` name it. A rule of the job with `FailJob` fails the job, whichever worker it is. In restart mode
 the script of a new worker starts with its first generation, so its failures are those of a member.

@@ -213,6 +213,7 @@ fn job() -> ValidatedJob {
 
 fn document(action: Action) -> Membership {
     Membership {
+        life: String::new(),
         nonce: String::new(),
         generation: 3,
         action,

@@ -95,9 +95,14 @@ pub(super) fn victims(
 }
 
 /// The straggler of the newest generation. A report about an older generation names other places.
-pub(super) fn straggler(workers: &BTreeMap<u32, &Pod>, observed: &Observed) -> Option<u32> {
+pub(super) fn straggler(
+    workers: &BTreeMap<u32, &Pod>,
+    observed: &Observed,
+    pods_per_worker: u32,
+) -> Option<u32> {
     let progress = &observed.progress.as_ref()?.progress;
-    let place = progress.straggler?.node_rank;
+    // A report of rank 0 counts pods.
+    let place = progress.straggler?.node_rank / pods_per_worker;
     let newest = observed.status.membership.as_ref()?.generation;
     let holds_it = |pod: &Pod| {
         pod.membership.as_ref().is_some_and(|document| {

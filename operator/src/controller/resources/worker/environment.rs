@@ -30,6 +30,7 @@ fn site(job: &ValidatedJob) -> WorkerSite {
         address: None,
         rendezvous_port: ports::RENDEZVOUS,
         membership_file: file(paths::MEMBERSHIP_FILE),
+        replica_place_file: file(paths::REPLICA_PLACE_FILE),
         run_dir: paths::RUN_DIR.into(),
         trainer_config_file: file(paths::TRAINER_CONFIG_FILE),
         data_dir: paths::DATA_DIR.into(),

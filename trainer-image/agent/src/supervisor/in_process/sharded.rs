@@ -4,7 +4,7 @@ use roundhouse_contract::TerminationMessage;
 use roundhouse_contract::environment::{LAST_SEEN_GENERATION, REPLICA_FILE};
 use tokio::time::Instant;
 
-use super::Worker;
+use super::{Lives, Worker};
 use crate::ranks;
 use crate::say::say;
 use crate::supervisor::environment;
@@ -17,7 +17,7 @@ impl Worker<'_> {
     /// Starts all processes. Those of a sharded worker are another life of its replica.
     pub(super) fn start_all(&mut self) -> Result<(), Failure> {
         let options = self.options;
-        if options.is_sharded() {
+        if options.is_sharded() && self.lives.is_none() {
             let begun = Replica::begin(&options.run_dir);
             self.replica = Some(begun.map_err(|source| Failure::RunDir {
                 path: options.run_dir.display().to_string(),
@@ -25,6 +25,8 @@ impl Worker<'_> {
             })?);
         }
         let (replica, former) = (&self.replica, self.restarts.newest_seen_generation());
+        let of_life = self.lives.as_ref().map(Lives::environment);
+        let of_life = of_life.unwrap_or_default();
         self.processes.start(options, self.metrics, |local_rank| {
             let mut environment = environment::of_process(options, local_rank);
             environment.extend(
@@ -32,6 +34,7 @@ impl Worker<'_> {
                     .iter()
                     .map(|it| (REPLICA_FILE, it.file().display().to_string())),
             );
+            environment.extend(of_life.clone());
             environment.extend((former > 0).then(|| (LAST_SEEN_GENERATION, former.to_string())));
             environment
         })
@@ -46,7 +49,11 @@ impl Worker<'_> {
         let own = self.status(ended.local_rank);
         let mut all = siblings.iter().chain(&own);
         let has_trained = all.any(|status| status.generation > 0);
-        let is_one_of_several = self.options.procs > 1;
+        // The end of a process in another pod counts there.
+        if self.lives.is_some() && ended.end.is_peer_failure() {
+            return true;
+        }
+        let is_one_of_several = self.options.procs > 1 || self.lives.is_some();
         is_one_of_several
             && self
                 .restarts
@@ -106,7 +113,21 @@ impl Worker<'_> {
                 (message, ended)
             })
             .collect();
-        self.restarts.begin_all(self.step(), &causes);
+        let are_peers = causes.iter().all(|(_, ended)| {
+            let is_killed = self.replica.as_ref();
+            let is_killed = is_killed.is_some_and(|it| it.has_killed(ended.local_rank, ended.end));
+            is_killed || ended.end.is_peer_failure()
+        });
+        if self.lives.is_some() && are_peers {
+            self.restarts.begin_after_peer(&causes);
+        } else {
+            let has_large_replica = self.lives.is_some();
+            self.restarts
+                .begin_all(self.step(), &causes, has_large_replica);
+        }
+        if let Some(lives) = &self.lives {
+            self.restarts.end_life(lives.present());
+        }
         self.restarts.keep(self.options);
         self.metrics.count_restart();
         if let Some(replica) = &mut self.replica {
@@ -114,17 +135,25 @@ impl Worker<'_> {
         }
     }
 
-    /// Restarts all processes of a sharded worker.
-    pub(super) async fn restart_replica(&mut self) {
-        self.report_replica().await;
-        // No process of a former life may run beside the new ones.
+    /// Removes what is left of the former life: none of its processes may run beside new ones.
+    pub(super) async fn clear_replica(&mut self) {
         self.processes.clear(Instant::now(), IfStuck::GiveUp).await;
         for local_rank in 0..self.options.procs {
             ranks::forget(&self.options.run_dir, local_rank);
             self.processes.last_lines.forget_one(local_rank);
         }
         self.watch.forget();
+    }
+
+    /// Restarts all processes of a sharded worker. In a replica of several pods they wait for its
+    /// next life.
+    pub(super) async fn restart_replica(&mut self) {
+        self.report_replica().await;
+        self.clear_replica().await;
         let waiting = self.restarts.give_up();
+        if self.lives.is_some() {
+            return;
+        }
         if let Err(failure) = self.start_all() {
             say(&failure.to_string());
             self.ended.extend(waiting);

@@ -1,0 +1,200 @@
+//! Replicas of several pods (`workers.podsPerReplica`).
+//!
+//! All policies for workers apply to replicas: [`combine`] turns the pods of a replica into one pod
+//! with the processes of all, and [`expand`](Replicas::expand) turns the actions for it into those
+//! for its pods. So a generation has whole replicas only. What concerns pods themselves (creation,
+//! replacement, nodes) stays with the pods: [`assign`] gives each its place in a replica, and
+//! [`lives`] says when the processes of a replica start together.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use roundhouse_contract::{Action, Incarnation, Membership};
+
+use crate::observed::{Observed, Pod};
+use crate::plan::DeleteReason;
+use crate::validate::ValidatedJob;
+
+mod assign;
+mod combine;
+mod expand;
+mod fill;
+mod former;
+pub(crate) mod lives;
+
+/// The pods of a job whose replicas have several, by their roles.
+#[derive(Debug)]
+pub(crate) struct Replicas<'a> {
+    /// Replicas by index. A replica may lack pods.
+    pub(crate) all: BTreeMap<u32, Replica<'a>>,
+    /// Replicas of which pods are terminating, as they were when their processes started.
+    pub(crate) leaving: Vec<Replica<'a>>,
+    /// Lives that may still train although they are no replica's any more: no agent has reported
+    /// their end, and no later life of their pods is Ready.
+    pub(crate) former: Vec<Replica<'a>>,
+    /// Pods that wait for a place in a replica.
+    pub(crate) spares: Vec<&'a Pod>,
+    /// How many of these can take a place now.
+    pub(crate) num_fit_spares: usize,
+    /// Pods beyond the wanted number that have no place, or beside a later attempt.
+    pub(crate) surplus: Vec<(&'a Pod, DeleteReason)>,
+    /// Pods by their own index, of each the highest attempt that is not terminating.
+    pub(crate) pods: BTreeMap<u32, &'a Pod>,
+    /// The highest attempt of each index of a pod.
+    pub(crate) attempts: BTreeMap<u32, u32>,
+    /// All other pods of the job: terminating ones without a place, and those without an index.
+    others: Vec<&'a Pod>,
+    /// Indices of the replicas of pods without a document of their place, by UID.
+    index_of: HashMap<&'a str, u32>,
+}
+
+/// One replica and its pods.
+#[derive(Clone, Debug)]
+pub(crate) struct Replica<'a> {
+    pub(crate) index: u32,
+    /// Its pods by their place; `None` for a missing one.
+    pub(crate) pods: Vec<Option<&'a Pod>>,
+}
+
+impl<'a> Replica<'a> {
+    /// Its pods, if none is missing.
+    pub(crate) fn whole(&self) -> Option<Vec<&'a Pod>> {
+        self.pods.iter().copied().collect()
+    }
+
+    /// The pods that it has.
+    pub(crate) fn present(&self) -> impl Iterator<Item = &'a Pod> {
+        self.pods.iter().copied().flatten()
+    }
+
+    /// Its incarnation in the life of its documents, while the container of this pod had this
+    /// number of restarts.
+    pub(crate) fn incarnation_with(&self, pod: &Pod, restarts: u32) -> Incarnation {
+        let life = pod.replica.as_ref().map_or("", |place| &place.life);
+        let of = |it: &Pod| {
+            if it.uid == pod.uid {
+                restarts
+            } else {
+                it.container.restarts
+            }
+        };
+        Incarnation {
+            pod_uid: combine::uid(self.present().map(|it| &*it.uid), life),
+            restarts: combine::sum(self.present().map(of)),
+        }
+    }
+
+    /// The life of its pods in their newest generation.
+    fn life_in_generation(&self) -> Option<&'a str> {
+        let first = self.present().next()?.membership.as_ref()?;
+        Some(&first.life)
+    }
+
+    /// The life that all of its pods have a document of, for the containers that run in them now.
+    pub(crate) fn life(&self) -> Option<&'a str> {
+        let mut found = None;
+        for (place, pod) in (0_u32..).zip(&self.pods) {
+            let pod = (*pod)?;
+            let document = pod.replica.as_ref()?;
+            let is_current = document.replica == self.index
+                && document.pod == place
+                && document.addresses.len() == self.pods.len()
+                && document.addresses.get(place as usize) == pod.ip.as_ref()
+                && pod.is_incarnation(&document.incarnation);
+            let life = &*document.life;
+            if !is_current || *found.get_or_insert(life) != life {
+                return None;
+            }
+        }
+        found
+    }
+}
+
+impl<'a> Replicas<'a> {
+    /// Gives each pod of the job its role.
+    pub(crate) fn of(job: &ValidatedJob, observed: &'a Observed, now: Timestamp) -> Self {
+        assign::assign(job, observed, now)
+    }
+
+    /// The state as the policies for workers see it: a pod for each replica. Pods without a replica
+    /// have no index there, so they are no workers.
+    pub(crate) fn view(&self, observed: &Observed) -> Observed {
+        let others = self.spares.iter().chain(&self.others);
+        let others = others.chain(self.surplus.iter().map(|(pod, _)| pod));
+        // What they may still train in is a replica that leaves, or a former one.
+        let others = others.map(|pod| Pod {
+            index: None,
+            membership: pod.membership.clone().map(|document| Membership {
+                action: Action::Leave,
+                ..document
+            }),
+            earlier: Vec::new(),
+            ..(*pod).clone()
+        });
+        let replicas = self
+            .versioned()
+            .map(|(version, it)| combine::combine(it, it.life(), version));
+        let former = self.former.iter().map(|it| Pod {
+            index: None,
+            ..combine::combine(it, it.life_in_generation(), "former".to_owned())
+        });
+        let pods = replicas.chain(former).chain(others);
+        let Observed {
+            status,
+            resource_version,
+            service,
+            network_policy,
+            group,
+            group_writes,
+            pods: _,
+            taken,
+            progress,
+            formed,
+            progress_interval,
+            lost_node_grace,
+            fresh,
+            clock_off,
+            nonce,
+            watched_since,
+        } = observed;
+        Observed {
+            status: status.clone(),
+            resource_version: resource_version.clone(),
+            service: *service,
+            network_policy: *network_policy,
+            group: group.clone(),
+            group_writes: group_writes.clone(),
+            pods: pods.collect(),
+            taken: taken.clone(),
+            progress: progress.clone(),
+            formed: *formed,
+            progress_interval: *progress_interval,
+            lost_node_grace: *lost_node_grace,
+            fresh: *fresh,
+            clock_off: *clock_off,
+            nonce: nonce.clone(),
+            watched_since: *watched_since,
+        }
+    }
+
+    /// Replicas to which a plan may write, each with what stands for the versions of its pods in
+    /// the preconditions of writes. No pod has such a version.
+    fn versioned(&self) -> impl Iterator<Item = (String, &Replica<'a>)> {
+        let all = self
+            .all
+            .iter()
+            .map(|(index, it)| (format!("replica-{index}"), it));
+        let leaving = self.leaving.iter().enumerate();
+        all.chain(leaving.map(|(number, it)| (format!("leaving-{number}"), it)))
+    }
+
+    /// The replica of a pod, if it has a place in one that is wanted or surplus.
+    pub(crate) fn replica_of(&self, pod: &Pod) -> Option<&Replica<'a>> {
+        let by_document = pod.replica.as_ref().map(|place| place.replica);
+        let has_it = |replica: &&Replica<'a>| replica.present().any(|it| it.uid == pod.uid);
+        let by_document = by_document.and_then(|index| self.all.get(&index));
+        by_document
+            .filter(has_it)
+            .or_else(|| self.all.get(self.index_of.get(&*pod.uid)?))
+    }
+}

@@ -1,0 +1,193 @@
+//! Gives each pod its place in a replica.
+//!
+//! A pod that has a document of a place keeps it. All other pods are interchangeable: they fill
+//! holes, those that run before those that do not yet, and the rest are spares. If a pod cannot
+//! train (it failed, or its node does not answer or is bad) and a spare can, the spare takes its
+//! place at once. At least one pod stays: its agent ends the processes of the life before, so they
+//! cannot train beside the new ones. A replica whose pods are all out of touch keeps its places,
+//! because its processes may still train.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::Timestamp;
+
+use super::fill::{fill, merge};
+use super::former::{former, leaving};
+use super::{Replica, Replicas};
+use crate::observed::{Observed, Pod, PodPhase};
+use crate::plan::DeleteReason;
+use crate::validate::ValidatedJob;
+use crate::verdict::is_condemned;
+
+/// The pods of replicas, by the index of the replica and their place in it.
+pub(super) type Places<'a> = BTreeMap<u32, Vec<Option<&'a Pod>>>;
+
+pub(super) fn assign<'a>(
+    job: &ValidatedJob,
+    observed: &'a Observed,
+    now: Timestamp,
+) -> Replicas<'a> {
+    let size = job.pods_per_replica as usize;
+    let (pods, attempts, mut surplus) = by_index(observed);
+    let bad = pods.values().filter(|pod| is_condemned(job, pod, now));
+    let bad: BTreeSet<&str> = bad.map(|pod| pod.uid.as_str()).collect();
+    let is_out = |pod: &Pod| pod.unreachable || bad.contains(&*pod.uid);
+    let is_fit = |pod: &Pod| pod.phase == PodPhase::Running && pod.ip.is_some() && !is_out(pod);
+    let mut places = claims(&pods, size);
+    let mut free: Vec<&Pod> = pods.values().copied().collect();
+    free.retain(|pod| !is_at_its_place(&places, pod));
+    let num_fit = free.iter().filter(|pod| is_fit(pod)).count();
+    let displaced = vacate(&mut places, num_fit, is_out);
+    add_missing(&mut places, job.replicas, size);
+    merge(&mut places, job.replicas as usize, is_fit);
+    fill(&mut places, job.replicas, &mut free, is_fit);
+    let mut spares: Vec<&Pod> = free.into_iter().chain(displaced).collect();
+    // Those that can train stay.
+    spares.sort_by_key(|pod| (!is_fit(pod), pod.index));
+    // No spare goes while the job lacks pods: it may get a place.
+    let is_short = pods.len() <= job.num_pods() as usize;
+    let num_kept = if is_short {
+        spares.len()
+    } else {
+        spares.len().min(job.spares as usize)
+    };
+    let excess = spares.split_off(num_kept).into_iter();
+    surplus.extend(excess.map(|pod| (pod, DeleteReason::ScaledDown)));
+    let all = places
+        .into_iter()
+        .filter(|(_, pods)| pods.iter().any(Option::is_some));
+    let all: BTreeMap<u32, Replica<'a>> = all
+        .map(|(index, pods)| (index, Replica { index, pods }))
+        .collect();
+    let is_by_document = |index: u32, pod: &Pod| {
+        pod.replica
+            .as_ref()
+            .is_some_and(|place| place.replica == index)
+    };
+    let elsewhere = all
+        .iter()
+        .flat_map(|(index, replica): (&u32, &Replica<'a>)| {
+            let others = replica.present().filter(|pod| !is_by_document(*index, pod));
+            others.map(|pod| (pod.uid.as_str(), *index))
+        });
+    let index_of: HashMap<&str, u32> = elsewhere.collect();
+    let (leaving, others) = leaving(observed, &pods, size);
+    let former = former(&pods, size, &all);
+    Replicas {
+        all,
+        leaving,
+        former,
+        num_fit_spares: spares.iter().filter(|pod| is_fit(pod)).count(),
+        spares,
+        surplus,
+        pods,
+        attempts,
+        others,
+        index_of,
+    }
+}
+
+type ByIndex<'a> = (
+    BTreeMap<u32, &'a Pod>,
+    BTreeMap<u32, u32>,
+    Vec<(&'a Pod, DeleteReason)>,
+);
+
+/// Pods that are not terminating by their index, the highest attempt of each index, and pods beside
+/// a later attempt.
+fn by_index(observed: &Observed) -> ByIndex<'_> {
+    let (mut pods, mut attempts) = (BTreeMap::<u32, &Pod>::new(), BTreeMap::<u32, u32>::new());
+    let mut surplus = Vec::new();
+    for pod in observed.pods.iter().filter(|pod| pod.ours) {
+        let Some(index) = pod.index else { continue };
+        let highest = attempts.entry(index).or_insert(pod.attempt);
+        *highest = (*highest).max(pod.attempt);
+        if pod.deleting {
+            continue;
+        }
+        let older = match pods.get(&index) {
+            Some(other) if other.attempt >= pod.attempt => Some(pod),
+            Some(_) | None => pods.insert(index, pod),
+        };
+        surplus.extend(older.map(|pod| (pod, DeleteReason::Surplus)));
+    }
+    (pods, attempts, surplus)
+}
+
+/// The places that pods have documents of. Of two pods with one place the later life counts.
+fn claims<'a>(pods: &BTreeMap<u32, &'a Pod>, size: usize) -> Places<'a> {
+    let mut places = Places::new();
+    let mut num_of_life = HashMap::<&str, u32>::new();
+    for place in pods.values().filter_map(|pod| pod.replica.as_ref()) {
+        *num_of_life.entry(&place.life).or_default() += 1;
+    }
+    // Two operators may have given one place the same number.
+    let claim = |pod: &Pod| {
+        let place = pod.replica.as_ref()?;
+        Some((place.number, num_of_life.get(&*place.life).copied()))
+    };
+    for pod in pods.values() {
+        let Some(place) = &pod.replica else { continue };
+        if place.addresses.len() != size {
+            continue;
+        }
+        let replica = places.entry(place.replica);
+        let replica = replica.or_insert_with(|| vec![None; size]);
+        if let Some(slot) = replica.get_mut(place.pod as usize)
+            && slot.is_none_or(|other| claim(pod) > claim(other))
+        {
+            *slot = Some(pod);
+        }
+    }
+    places
+}
+
+/// Whether the pod has the place that its document names.
+fn is_at_its_place(places: &Places<'_>, pod: &Pod) -> bool {
+    let place = pod.replica.as_ref();
+    let holder = place.and_then(|place| {
+        let replica = places.get(&place.replica)?;
+        *replica.get(place.pod as usize)?
+    });
+    holder.is_some_and(|holder| holder.uid == pod.uid)
+}
+
+/// Takes places from pods that cannot train, as long as there are `num_fit` pods to take them, and
+/// returns these pods.
+fn vacate<'a>(
+    places: &mut Places<'a>,
+    mut num_fit: usize,
+    is_out: impl Fn(&Pod) -> bool,
+) -> Vec<&'a Pod> {
+    let mut displaced = Vec::new();
+    for replica in places.values_mut() {
+        let stays = |pod: &&Pod| pod.phase == PodPhase::Running && !is_out(pod);
+        let mut staying = replica.iter().flatten().copied().filter(stays).peekable();
+        if num_fit == 0 || staying.peek().is_none() {
+            continue;
+        }
+        // If those that answer are Ready, the others train, too: only the operator or the API
+        // server does not reach them. A process that loses another one is not Ready.
+        let trains = staying.all(|pod| pod.ready);
+        for slot in replica.iter_mut() {
+            let goes = |pod: &mut &Pod| {
+                pod.phase == PodPhase::Failed || is_out(pod) && !(trains && pod.unreachable)
+            };
+            if num_fit > 0
+                && let Some(pod) = slot.take_if(goes)
+            {
+                displaced.push(pod);
+                num_fit -= 1;
+            }
+        }
+    }
+    displaced
+}
+
+/// Adds the missing replicas, with the lowest free indices.
+fn add_missing(places: &mut Places<'_>, replicas: u32, size: usize) {
+    let missing = (replicas as usize).saturating_sub(places.len());
+    let free = (0..).filter(|index| !places.contains_key(index));
+    let added: Vec<u32> = free.take(missing).collect();
+    places.extend(added.into_iter().map(|index| (index, vec![None; size])));
+}

@@ -1,0 +1,91 @@
+//! Replicas as they were: those that leave, and lives that may still train although the places of
+//! their pods have changed.
+
+use std::collections::BTreeMap;
+
+use super::Replica;
+use crate::observed::{Observed, Pod};
+use crate::worker_state::is_survivor;
+
+/// The replicas of terminating pods, with the pods that share their life, and terminating pods
+/// that had no place.
+pub(super) fn leaving<'a>(
+    observed: &'a Observed,
+    pods: &BTreeMap<u32, &'a Pod>,
+    size: usize,
+) -> (Vec<Replica<'a>>, Vec<&'a Pod>) {
+    let mut replicas = BTreeMap::<(u32, &str), Replica<'a>>::new();
+    let mut others = Vec::new();
+    let all = observed.pods.iter();
+    for pod in all.filter(|pod| pod.ours && (pod.deleting || pod.index.is_none())) {
+        let place = pod.replica.as_ref().filter(|_| pod.deleting);
+        let place = place.filter(|place| place.addresses.len() == size);
+        let Some(place) = place else {
+            others.push(pod);
+            continue;
+        };
+        let index = place.replica;
+        let replica = replicas.entry((index, &place.life));
+        let replica = replica.or_insert_with(|| Replica {
+            index,
+            pods: vec![None; size],
+        });
+        if let Some(slot) = replica.pods.get_mut(place.pod as usize) {
+            *slot = Some(pod);
+        }
+    }
+    for pod in pods.values() {
+        let Some(place) = &pod.replica else { continue };
+        let replica = replicas.get_mut(&(place.replica, &*place.life));
+        let slot = replica.and_then(|replica| replica.pods.get_mut(place.pod as usize));
+        if let Some(slot @ None) = slot {
+            *slot = Some(pod);
+        }
+    }
+    (replicas.into_values().collect(), others)
+}
+
+/// Lives that may still train in a generation although they are no life of a replica. A spare that
+/// takes the place of a lost pod begins another life with the rest, but the rest may receive it
+/// late, or be cut off before.
+pub(super) fn former<'a>(
+    pods: &BTreeMap<u32, &'a Pod>,
+    size: usize,
+    all: &BTreeMap<u32, Replica<'a>>,
+) -> Vec<Replica<'a>> {
+    let mut lives = BTreeMap::<&str, Vec<Option<&'a Pod>>>::new();
+    for pod in pods.values() {
+        let Some(document) = pod.membership.as_ref().filter(|it| !it.life.is_empty()) else {
+            continue;
+        };
+        let report = pod.processes.as_ref();
+        let is_over = report.is_some_and(|report| report.ended_life == document.life);
+        if is_over || !is_survivor(pod) || has_begun_another(all, pod, &document.life) {
+            continue;
+        }
+        let life = lives.entry(&document.life);
+        let life = life.or_insert_with(|| vec![None; size]);
+        if let Some(slot) = life.get_mut(document.node_rank as usize % size) {
+            *slot = Some(pod);
+        }
+    }
+    let whole = lives
+        .into_values()
+        .filter(|pods| pods.iter().all(Option::is_some));
+    whole.map(|pods| Replica { index: 0, pods }).collect()
+}
+
+/// Whether the pod's replica runs, in this life or in a later one. All of its pods are Ready in a
+/// later one only when all agents have ended the processes of the life before: at least one pod
+/// was not Ready when it began.
+fn has_begun_another(all: &BTreeMap<u32, Replica<'_>>, pod: &Pod, life: &str) -> bool {
+    let place = pod.replica.as_ref();
+    let Some(replica) = place.and_then(|place| all.get(&place.replica)) else {
+        return false;
+    };
+    let has_it = replica.present().any(|it| it.uid == pod.uid);
+    let present = replica.life().filter(|_| has_it);
+    present.is_some_and(|present| {
+        present == life || replica.present().all(|it| it.ready && !it.unreachable)
+    })
+}

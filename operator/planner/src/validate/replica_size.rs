@@ -1,0 +1,82 @@
+//! Checks the number of processes that hold one copy of the state together, and whether they can.
+
+use roundhouse_api::TrainingJobSpec;
+use roundhouse_contract::Mode;
+
+use crate::invalid::{InvalidSpec, invalid};
+use crate::program::Program;
+use crate::validate::MAX_PODS;
+
+const PODS: &str = "spec.workers.podsPerReplica";
+
+/// Checks `workers.podsPerReplica` and `trainer.parallel` against the number of processes.
+pub(super) fn check(
+    spec: &TrainingJobSpec,
+    program: &Program,
+    procs_per_worker: u32,
+) -> Result<(), InvalidSpec> {
+    let pods = spec.workers.pods_per_replica.unwrap_or(1);
+    if !(1..=MAX_PODS).contains(&pods) {
+        return invalid(PODS, format!("must be between 1 and {MAX_PODS}"));
+    }
+    if pods > 1 && program.mode() == Mode::Restart {
+        return invalid(
+            PODS,
+            "leave it out: with spec.elastic.mode Restart all processes of all workers restart together; or set the \
+             mode to InProcess and spec.workers.sharded for a script that calls roundhouse.join()",
+        );
+    }
+    let is_shared = match program {
+        Program::Trainer(config) => config.parallel.is_sharded(),
+        Program::Joining { sharded, .. } => *sharded,
+        Program::Script(_) => false,
+    };
+    if pods > 1 && !is_shared {
+        return invalid(
+            PODS,
+            "leave it out: the processes of several pods must share one copy of the model; set spec.trainer.parallel, or \
+             spec.workers.sharded for a script that calls roundhouse.join()",
+        );
+    }
+    if pods > 1 && has_local_copies(spec) {
+        return invalid(
+            "spec.checkpoint.local",
+            "leave it out: it is for replicas of one pod; or leave out spec.workers.podsPerReplica",
+        );
+    }
+    let parallel = program.trainer().map(|it| it.parallel).unwrap_or_default();
+    let procs = procs_per_worker * pods;
+    if procs == 1 && parallel.shard.is_some() {
+        return invalid(
+            "spec.trainer.parallel.shard",
+            "needs several processes per worker: set spec.workers.procsPerWorker to at least 2, or remove it",
+        );
+    }
+    for (field, number) in [
+        ("spec.trainer.parallel.expert", parallel.expert),
+        ("spec.trainer.parallel.tensor", parallel.tensor),
+        ("spec.trainer.parallel.pipeline", parallel.pipeline),
+    ] {
+        if let Some(number) = number.filter(|number| *number != procs) {
+            let change = if pods > 1 {
+                format!(
+                    "choose spec.workers.procsPerWorker and spec.workers.podsPerReplica so that their product is {number}"
+                )
+            } else {
+                format!("set spec.workers.procsPerWorker to {number}")
+            };
+            return invalid(
+                field,
+                format!(
+                    "needs {number} processes per worker, and there are {procs}: {change}, or remove it"
+                ),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn has_local_copies(spec: &TrainingJobSpec) -> bool {
+    let checkpoint = spec.checkpoint.as_ref();
+    checkpoint.is_some_and(|checkpoint| checkpoint.local.is_some())
+}

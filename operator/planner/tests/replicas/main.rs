@@ -1,0 +1,8 @@
+//! Replicas of several pods (`workers.podsPerReplica`).
+#![allow(clippy::unwrap_used)]
+
+mod cluster;
+mod failures;
+mod lives;
+mod places;
+mod properties;

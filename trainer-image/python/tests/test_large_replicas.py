@@ -1,0 +1,100 @@
+"""Replicas of several pods: each process has an address of its own, as in a pod."""
+
+import itertools
+import os
+import signal
+
+import pytest
+from conftest import difference, load
+from replicas import ReplicaWorld
+from world import Worker, until
+
+STEPS = 24
+# float64; sums in another order.
+ROUNDING = 1e-12
+_addresses = itertools.count(1)
+
+
+class LargeReplica:
+    """A replica of pods with one process each, for one life."""
+
+    def __init__(self, world, index, size):
+        self.index = index
+        world.lives += 1
+        self.life = f"life-{index}-{world.lives}"
+        indices = [next(_addresses) for _ in range(size)]
+        addresses = ",".join(world.address_of(pod) for pod in indices)
+        self.processes = []
+        for pod, at in enumerate(indices):
+            variables = {
+                "ROUNDHOUSE_SHARDED": "true",
+                "ROUNDHOUSE_REPLICA_FILE": str(world.dir / f"{self.life}-{pod}"),
+                "ROUNDHOUSE_REPLICA_LIFE": self.life,
+                "ROUNDHOUSE_REPLICA_POD": str(pod),
+                "ROUNDHOUSE_REPLICA_ADDRESSES": addresses,
+                "ROUNDHOUSE_REPLICA_STORE_PORT": "29564",
+                "GLOO_SOCKET_IFNAME": "lo",
+            }
+            process = Worker(world, at, variables)
+            process.life = self.life
+            self.processes.append(process)
+
+    def kill(self):
+        for process in self.processes:
+            if not process.is_gone():
+                process.kill()
+        for process in self.processes:
+            process.process.wait()
+
+
+class LargeWorld(ReplicaWorld):
+    """A job of replicas of pods with one process each."""
+
+    def address_of(self, index):
+        pid = os.getpid()
+        return f"127.{80 + pid % 100}.{pid // 100 % 250}.{index}"
+
+    def life_of(self, worker):
+        return worker.life
+
+    def place_of(self, worker, members):
+        return {"nodeRank": members.index(worker), "nodes": len(members), "procsPerWorker": 1}
+
+    def start_replica(self, index, doomed=None):
+        replica = LargeReplica(self, index, self.size)
+        self.all.extend(replica.processes)
+        return replica
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The weights of scripts/sharded.py after training in one process."""
+    directory = tmp_path_factory.mktemp("alone")
+    with ReplicaWorld(directory, "sharded.py", STEPS, directory / "weights", size=1) as world:
+        world.end_replicas(world.begin_replicas(1))
+    return load(directory / "weights")
+
+
+def test_replicas_of_two_pods_train_to_the_weights_of_one_process(tmp_path, alone):
+    with LargeWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
+        world.end_replicas(world.begin_replicas(2))
+    assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("pod", [0, 1])
+def test_killed_pod_costs_its_replica_and_no_step(tmp_path, alone, pod):
+    with LargeWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
+        world.slow(50)
+        lost, other = world.begin_replicas(2)
+        world.reach_replicas([other], 6)
+        lost.processes[pod].kill(signal.SIGKILL)
+        sibling = lost.processes[1 - pod]
+        until("the other pod ends its process", sibling.is_gone)
+        assert sibling.process.returncode == 75
+        world.publish([other])
+        world.reach_replicas([other], 9)
+        again = [other, world.start_replica(0)]
+        with world.steps_held():
+            world.form_replicas(again)
+        world.end_replicas(again)
+    assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
