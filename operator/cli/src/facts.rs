@@ -106,12 +106,14 @@ impl Facts {
 
     /// Whether a replica has several pods.
     pub(crate) fn has_large_replicas(&self) -> bool {
+        if self.pods_per_replica() == 1 {
+            return false;
+        }
         // `run --local` runs each replica as one worker, whose process count is that of all pods.
         let issued = self.workers().into_iter().find_map(|worker| worker.place);
-        let of_all = issued.is_some_and(|place| {
+        !issued.is_some_and(|place| {
             place.life.is_empty() && place.procs_per_worker == self.procs_of_replica()
-        });
-        self.pods_per_replica() > 1 && !of_all
+        })
     }
 
     fn pods_per_replica(&self) -> u32 {

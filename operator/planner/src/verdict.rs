@@ -182,7 +182,8 @@ fn includes(codes: &OnExitCodes, end: &Termination) -> bool {
     }
 }
 
-fn is_peer_failure(end: &Termination) -> bool {
+/// Whether the process lost a peer.
+pub(crate) fn is_peer_failure(end: &Termination) -> bool {
     end.exit_code == ExitCode::PeerLost.code()
 }
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from conftest import difference, load
-from replicas import ReplicaWorld
+from replicas import Replica, ReplicaWorld
 from world import Worker, until
 
 STEPS = 24
@@ -15,7 +15,7 @@ ROUNDING = 1e-12
 _addresses = itertools.count(1)
 
 
-class LargeReplica:
+class LargeReplica(Replica):
     """A replica of pods with one process each, for one life."""
 
     def __init__(self, world, index, size):
@@ -38,13 +38,6 @@ class LargeReplica:
             process = Worker(world, at, variables)
             process.life = self.life
             self.processes.append(process)
-
-    def kill(self):
-        for process in self.processes:
-            if not process.is_gone():
-                process.kill()
-        for process in self.processes:
-            process.process.wait()
 
 
 class LargeWorld(ReplicaWorld):

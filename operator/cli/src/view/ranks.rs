@@ -75,12 +75,18 @@ impl LastExit {
 
 /// The processes of all workers, ranks first.
 pub(crate) fn of(facts: &Facts) -> Vec<Rank> {
-    let (procs, generation) = (facts.procs(), facts.generation());
+    let generation = facts.generation();
+    // Each of these reads all pods.
+    let sizes = Sizes {
+        of_pod: facts.procs(),
+        of_replica: facts.procs_of_replica(),
+        has_spare_pods: facts.has_large_replicas(),
+    };
     let workers = facts.workers();
     let mut ranks: Vec<Rank> = workers
         .iter()
-        .flat_map(|worker| (0..procs).map(move |local| (worker, local)))
-        .map(|(worker, local)| rank(facts, worker, local, generation))
+        .flat_map(|worker| (0..sizes.of_pod).map(move |local| (worker, local)))
+        .map(|(worker, local)| rank(facts, worker, local, generation, &sizes))
         .collect();
     let furthest = ranks.iter().filter_map(|rank| rank.step).max();
     for rank in &mut ranks {
@@ -89,13 +95,23 @@ pub(crate) fn of(facts: &Facts) -> Vec<Rank> {
     ranks
 }
 
-fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Rank {
+/// Numbers that all ranks share.
+struct Sizes {
+    /// Number of processes of a pod.
+    of_pod: u32,
+    /// Number of processes of a worker.
+    of_replica: u32,
+    /// Whether pods without a place in a replica are spares.
+    has_spare_pods: bool,
+}
+
+fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64, sizes: &Sizes) -> Rank {
     let report = facts.reports.get(&worker.pod);
     let place = worker.place_in(generation);
     let number = place.map(|place| place.rank(local_rank));
     let progress = facts.progress().filter(|it| it.generation == generation);
     let restarts = report.and_then(|report| report.restarts.as_ref());
-    let is_spare = facts.has_large_replicas() && worker.replica.is_none();
+    let is_spare = sizes.has_spare_pods && worker.replica.is_none();
     let state = match state(worker, local_rank, restarts, generation) {
         state if is_spare && state == "Preparing" => "Spare".to_owned(),
         state => state,
@@ -111,7 +127,7 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         rank: number,
         worker: worker.index,
         local_rank,
-        shard: shard(facts, number, local_rank).filter(|_| facts.is_sharded()),
+        shard: shard(facts, number, local_rank, sizes).filter(|_| facts.is_sharded()),
         replica: worker
             .replica
             .as_ref()
@@ -124,7 +140,7 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         samples_per_second: speed.and_then(|it| {
             // Processes that divide layers compute the same samples.
             let num_alike = if facts.parallel().divides_layers() {
-                facts.procs_of_replica()
+                sizes.of_replica
             } else {
                 1
             };
@@ -139,9 +155,9 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
 
 /// What a process of a sharded worker has of the state: a shard, a part of each layer, or the
 /// layers of a stage. In a replica of several pods a process has one only while it has a rank.
-fn shard(facts: &Facts, rank: Option<u32>, local_rank: u32) -> Option<String> {
-    let (of_pod, of_all) = (facts.procs(), facts.procs_of_replica().max(1));
-    let index = if of_pod == of_all {
+fn shard(facts: &Facts, rank: Option<u32>, local_rank: u32, sizes: &Sizes) -> Option<String> {
+    let of_all = sizes.of_replica.max(1);
+    let index = if sizes.of_pod == of_all {
         local_rank
     } else {
         rank? % of_all

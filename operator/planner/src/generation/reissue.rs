@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use roundhouse_contract::Membership;
 
 use crate::draft::Draft;
@@ -22,6 +22,24 @@ const LATEST_FIRST: Duration = Duration::from_secs(12);
 /// By then the kubelet has synchronized the pod by itself.
 const OVER: SignedDuration = SignedDuration::from_secs(90);
 
+/// Whether a document may still be on its way, so that writing it again helps.
+pub(crate) fn helps(issued_at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(issued_at) <= OVER
+}
+
+/// Time until a document that has been written again `repeats` times is written once more, first
+/// after `first`; `None` for now. The time doubles before each further time.
+pub(crate) fn left(
+    issued_at: Timestamp,
+    first: Duration,
+    repeats: u32,
+    now: Timestamp,
+) -> Option<Duration> {
+    // 1, 3, 7, ... times the first span after the issue.
+    let spans = 2_u32.saturating_pow(repeats.saturating_add(1)) - 1;
+    time_left(issued_at, first.saturating_mul(spans), now)
+}
+
 /// Reissues the memberships of members that may not have received the newest generation.
 pub(crate) fn late(draft: &mut Draft<'_>) {
     let formed = draft.observed.formed;
@@ -32,7 +50,7 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
     let Some(issued_at) = stranded::last_issued(&members) else {
         return;
     };
-    if draft.now.duration_since(issued_at) > OVER {
+    if !helps(issued_at, draft.now) {
         return;
     }
     let num_members = u32::try_from(members.len()).unwrap_or(u32::MAX);
@@ -46,9 +64,7 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
         let Some(document) = &pod.membership else {
             continue;
         };
-        // 1, 3, 7, ... times the first span after the issue.
-        let spans = 2_u32.saturating_pow(document.repeats.saturating_add(1)) - 1;
-        match time_left(issued_at, first.saturating_mul(spans), draft.now) {
+        match left(issued_at, first, document.repeats, draft.now) {
             Some(left) => draft.requeue(left),
             None => draft.actions.push(Action::IssueMembership {
                 pod: pod.name.clone(),

@@ -5,10 +5,11 @@
 use std::cmp::Reverse;
 
 use roundhouse_contract::earlier::Earlier;
-use roundhouse_contract::{Action, ExitCode, Incarnation, Membership};
+use roundhouse_contract::{Action, Incarnation, Membership};
 
 use super::Replica;
 use crate::observed::{Container, Pod, PodPhase, Processes, Termination};
+use crate::verdict::is_peer_failure;
 use crate::worker_state::{end_of_member, has_succeeded, is_alive, is_same_incarnation};
 
 /// `life`: that of the processes of its pods; `None` if they have several.
@@ -158,19 +159,16 @@ fn membership(pods: &[&Pod], is_whole: bool) -> Option<Membership> {
     };
     let uids = documents.iter().map(|it| &*it.incarnation.pod_uid);
     let leaves = of_it().any(|it| it.action == Action::Leave);
+    let incarnation = Incarnation {
+        pod_uid: uid(uids, life),
+        restarts: sum(documents.iter().map(|it| it.incarnation.restarts)),
+    };
     Some(Membership {
         generation,
         action: if leaves { Action::Leave } else { Action::Join },
-        node_rank: shown.node_rank / size,
-        nodes: shown.nodes / size,
-        procs_per_worker: shown.procs_per_worker.saturating_mul(size),
-        incarnation: Incarnation {
-            pod_uid: uid(uids, life),
-            restarts: sum(documents.iter().map(|it| it.incarnation.restarts)),
-        },
         issued_at: documents.iter().map(|it| &it.issued_at).max()?.clone(),
         repeats: documents.iter().map(|it| it.repeats).min()?,
-        ..(**shown).clone()
+        ..of_replica(shown, size, incarnation)
     })
 }
 
@@ -219,15 +217,20 @@ fn completed<'p>(pods: &[&'p Pod]) -> Option<&'p Pod> {
 
 /// The membership of a replica that has completed, whatever became of its other containers.
 fn of_completed(pods: &[&Pod], document: &Membership, life: Option<&str>) -> Membership {
-    let size = num_pods(pods);
+    let incarnation = Incarnation {
+        pod_uid: uid(pods.iter().map(|pod| &*pod.uid), life.unwrap_or_default()),
+        restarts: sum(pods.iter().map(|pod| pod.container.restarts)),
+    };
+    of_replica(document, num_pods(pods), incarnation)
+}
+
+/// The document of a pod as that of its replica, which has `size` pods.
+fn of_replica(document: &Membership, size: u32, incarnation: Incarnation) -> Membership {
     Membership {
         node_rank: document.node_rank / size,
         nodes: document.nodes / size,
         procs_per_worker: document.procs_per_worker.saturating_mul(size),
-        incarnation: Incarnation {
-            pod_uid: uid(pods.iter().map(|pod| &*pod.uid), life.unwrap_or_default()),
-            restarts: sum(pods.iter().map(|pod| pod.container.restarts)),
-        },
+        incarnation,
         ..document.clone()
     }
 }
@@ -237,8 +240,7 @@ fn of_completed(pods: &[&Pod], document: &Membership, life: Option<&str>) -> Mem
 fn termination(pods: &[&Pod], is_whole: bool) -> Option<Termination> {
     let ends: Vec<&Termination> = pods.iter().filter_map(|pod| end_of_member(pod)).collect();
     let failed = ends.iter().filter(|end| end.exit_code != 0);
-    let is_peer = |end: &Termination| end.exit_code == ExitCode::PeerLost.code();
-    let cause = failed.min_by_key(|end| (is_peer(end), end.finished_at));
+    let cause = failed.min_by_key(|end| (is_peer_failure(end), end.finished_at));
     let have_completed = is_whole && ends.len() == pods.len();
     let last = ends.iter().max_by_key(|end| end.finished_at);
     let end = cause.or(last.filter(|_| have_completed))?;
@@ -261,8 +263,13 @@ fn processes(pods: &[&Pod], life: Option<&str>) -> Option<Processes> {
     let is_over = reports.iter().any(is_over);
     let ends = reports.iter().filter_map(|it| it.end.as_ref());
     let generation = |end: &Termination| end.message.as_ref().map(|words| words.generation);
-    let is_peer = |end: &Termination| end.exit_code == ExitCode::PeerLost.code();
-    let end = ends.min_by_key(|end| (Reverse(generation(end)), is_peer(end), end.finished_at));
+    let end = ends.min_by_key(|end| {
+        (
+            Reverse(generation(end)),
+            is_peer_failure(end),
+            end.finished_at,
+        )
+    });
     Some(Processes {
         are_preparing: is_over || reports.iter().any(|it| it.are_preparing),
         are_without_state: is_over || reports.iter().any(|it| it.are_without_state),

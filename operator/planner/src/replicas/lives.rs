@@ -8,22 +8,22 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use roundhouse_contract::ReplicaPlace;
 use roundhouse_contract::membership::fingerprint_of;
 
 use super::{Replica, Replicas};
 use crate::draft::Draft;
+use crate::generation::reissue;
 use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::Action;
-use crate::status::{time, time_left};
+use crate::status::time;
 use crate::worker_state::is_alive;
 
 /// How long a place may take to arrive before it is written again. The time doubles before each
 /// further time.
 const FIRST_REISSUE: Duration = Duration::from_secs(5);
-const SYNCHRONIZED: SignedDuration = SignedDuration::from_secs(90);
 
 /// Writes a life into each replica that needs one and can start.
 pub(crate) fn begin(draft: &mut Draft<'_>) {
@@ -39,7 +39,7 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
             let actions = documents(replica, &pods, &draft.observed.nonce, draft.now);
             draft.actions.extend(actions);
         } else if replica.life().is_some() {
-            reissue(draft, replica);
+            reissue_late(draft, replica);
         }
     }
 }
@@ -92,19 +92,16 @@ fn has_ended_its_life(pod: &Pod) -> bool {
 
 /// Writes the places of pods again that are not Ready: the kubelet sometimes misses a change of an
 /// annotation. A process that still prepares ignores a place that it has.
-fn reissue(draft: &mut Draft<'_>, replica: &Replica<'_>) {
+fn reissue_late(draft: &mut Draft<'_>, replica: &Replica<'_>) {
     for pod in replica.present().filter(|pod| !pod.ready && can_start(pod)) {
         let Some(place) = &pod.replica else { continue };
         let Ok(issued_at) = place.issued_at.parse::<Timestamp>() else {
             continue;
         };
-        // By then the kubelet has synchronized the pod by itself.
-        if draft.now.duration_since(issued_at) > SYNCHRONIZED {
+        if !reissue::helps(issued_at, draft.now) {
             continue;
         }
-        // 1, 3, 7, ... times the first span after the issue.
-        let spans = 2_u32.saturating_pow(place.repeats.saturating_add(1)) - 1;
-        match time_left(issued_at, FIRST_REISSUE.saturating_mul(spans), draft.now) {
+        match reissue::left(issued_at, FIRST_REISSUE, place.repeats, draft.now) {
             Some(left) => draft.requeue(left),
             None => draft.actions.push(Action::PlaceInReplica {
                 pod: pod.name.clone(),

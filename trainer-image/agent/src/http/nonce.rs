@@ -29,8 +29,11 @@ pub(super) async fn is_known(
     let document = std::fs::read_to_string(&shared.options.membership_file).unwrap_or_default();
     let given = request.headers().get(ports::NONCE_HEADER);
     let given = given.map(axum::http::HeaderValue::as_bytes);
-    let place = std::fs::read_to_string(&shared.options.replica_place_file).unwrap_or_default();
-    match refusal(&document, given).filter(|_| !is_life(&place, given)) {
+    let knows_life = || {
+        let file = &shared.options.replica_place_file;
+        is_life(&std::fs::read_to_string(file).unwrap_or_default(), given)
+    };
+    match refusal(&document, given).filter(|_| !knows_life()) {
         None => next.run(request).await,
         Some(refusal) => {
             let words = refusal.words(&shared.options.job);
