@@ -292,6 +292,13 @@ pub struct Termination {
 }
 
 impl Pod {
+    /// Whether its agent reports that its processes of this life have ended.
+    #[must_use]
+    pub fn has_ended_life(&self, life: &str) -> bool {
+        let report = self.processes.as_ref();
+        report.is_some_and(|report| report.ended_life == life)
+    }
+
     /// Whether this is the incarnation that runs.
     #[must_use]
     pub fn is_incarnation(&self, other: &Incarnation) -> bool {

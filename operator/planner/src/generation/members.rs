@@ -61,28 +61,7 @@ impl<'a> Members<'a> {
     /// Assigns each pod of the job to its role.
     #[must_use]
     pub fn of(job: &ValidatedJob, observed: &'a Observed, now: Timestamp) -> Self {
-        let mut workers = BTreeMap::<u32, &Pod>::new();
-        let (mut surplus, mut attempts) = (Vec::new(), BTreeMap::<u32, u32>::new());
-        for pod in observed.pods.iter().filter(|pod| pod.ours) {
-            let Some(index) = pod.index else { continue };
-            let highest = attempts.entry(index).or_insert(pod.attempt);
-            *highest = (*highest).max(pod.attempt);
-            if pod.deleting {
-                continue;
-            }
-            match workers.get(&index) {
-                Some(other) if other.attempt >= pod.attempt => {
-                    surplus.push((pod, DeleteReason::Surplus));
-                }
-                Some(other) => {
-                    surplus.push((*other, DeleteReason::Surplus));
-                    workers.insert(index, pod);
-                }
-                None => {
-                    workers.insert(index, pod);
-                }
-            }
-        }
+        let (mut workers, attempts, mut surplus) = by_index(observed);
         let membership = observed.status.membership.as_ref();
         let generation = membership.map_or(0, |m| m.generation);
         let newest_seen = newest_seen::newest(observed, generation);
@@ -315,6 +294,33 @@ impl<'a> Members<'a> {
             (None, None) => (2, 0, Reverse(0), pod.index),
         }
     }
+}
+
+type ByIndex<'a> = (
+    BTreeMap<u32, &'a Pod>,
+    BTreeMap<u32, u32>,
+    Vec<(&'a Pod, DeleteReason)>,
+);
+
+/// Pods that are not terminating by their index, the highest attempt of each index, and pods beside
+/// a later attempt.
+pub(crate) fn by_index(observed: &Observed) -> ByIndex<'_> {
+    let (mut pods, mut attempts) = (BTreeMap::<u32, &Pod>::new(), BTreeMap::<u32, u32>::new());
+    let mut surplus = Vec::new();
+    for pod in observed.pods.iter().filter(|pod| pod.ours) {
+        let Some(index) = pod.index else { continue };
+        let highest = attempts.entry(index).or_insert(pod.attempt);
+        *highest = (*highest).max(pod.attempt);
+        if pod.deleting {
+            continue;
+        }
+        let older = match pods.get(&index) {
+            Some(other) if other.attempt >= pod.attempt => Some(pod),
+            Some(_) | None => pods.insert(index, pod),
+        };
+        surplus.extend(older.map(|pod| (pod, DeleteReason::Surplus)));
+    }
+    (pods, attempts, surplus)
 }
 
 /// Whether the container that runs in the pod has a place in this generation.

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use super::fill::{fill, merge};
 use super::former::{former, leaving};
 use super::{Replica, Replicas};
+use crate::generation::members::by_index;
 use crate::observed::{Observed, Pod, PodPhase};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -85,33 +86,6 @@ pub(super) fn assign<'a>(
         others,
         index_of,
     }
-}
-
-type ByIndex<'a> = (
-    BTreeMap<u32, &'a Pod>,
-    BTreeMap<u32, u32>,
-    Vec<(&'a Pod, DeleteReason)>,
-);
-
-/// Pods that are not terminating by their index, the highest attempt of each index, and pods beside
-/// a later attempt.
-fn by_index(observed: &Observed) -> ByIndex<'_> {
-    let (mut pods, mut attempts) = (BTreeMap::<u32, &Pod>::new(), BTreeMap::<u32, u32>::new());
-    let mut surplus = Vec::new();
-    for pod in observed.pods.iter().filter(|pod| pod.ours) {
-        let Some(index) = pod.index else { continue };
-        let highest = attempts.entry(index).or_insert(pod.attempt);
-        *highest = (*highest).max(pod.attempt);
-        if pod.deleting {
-            continue;
-        }
-        let older = match pods.get(&index) {
-            Some(other) if other.attempt >= pod.attempt => Some(pod),
-            Some(_) | None => pods.insert(index, pod),
-        };
-        surplus.extend(older.map(|pod| (pod, DeleteReason::Surplus)));
-    }
-    (pods, attempts, surplus)
 }
 
 /// The places that pods have documents of. Of two pods with one place the later life counts.

@@ -208,9 +208,7 @@ fn completed<'p>(pods: &[&'p Pod]) -> Option<&'p Pod> {
     let trains = |pod: &&&Pod| {
         let own = pod.membership.as_ref();
         let is_in_it = own.is_some_and(|own| own.generation >= document.generation);
-        let report = pod.processes.as_ref();
-        let is_over = report.is_some_and(|report| report.ended_life == document.life);
-        is_in_it && is_alive(pod) && !is_over
+        is_in_it && is_alive(pod) && !pod.has_ended_life(&document.life)
     };
     pods.iter().find(trains).is_none().then_some(completed)
 }
@@ -259,8 +257,7 @@ fn processes(pods: &[&Pod], life: Option<&str>) -> Option<Processes> {
     if reports.is_empty() {
         return None;
     }
-    let is_over = |it: &&Processes| life.is_some_and(|life| it.ended_life == life);
-    let is_over = reports.iter().any(is_over);
+    let is_over = life.is_some_and(|life| pods.iter().any(|pod| pod.has_ended_life(life)));
     let ends = reports.iter().filter_map(|it| it.end.as_ref());
     let generation = |end: &Termination| end.message.as_ref().map(|words| words.generation);
     let end = ends.min_by_key(|end| {

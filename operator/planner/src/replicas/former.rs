@@ -58,8 +58,7 @@ pub(super) fn former<'a>(
         let Some(document) = pod.membership.as_ref().filter(|it| !it.life.is_empty()) else {
             continue;
         };
-        let report = pod.processes.as_ref();
-        let is_over = report.is_some_and(|report| report.ended_life == document.life);
+        let is_over = pod.has_ended_life(&document.life);
         if is_over || !is_survivor(pod) || has_begun_another(all, pod, &document.life) {
             continue;
         }

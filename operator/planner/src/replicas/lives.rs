@@ -51,10 +51,7 @@ fn next<'a>(
     now: Timestamp,
 ) -> Option<Vec<&'a Pod>> {
     let pods = replica.whole()?;
-    let is_over = |life: &str| {
-        let mut reports = pods.iter().filter_map(|pod| pod.processes.as_ref());
-        reports.any(|report| report.ended_life == life)
-    };
+    let is_over = |life: &str| pods.iter().any(|pod| pod.has_ended_life(life));
     let needs_one = replica.life().is_none_or(is_over);
     let can_begin = pods.iter().all(|pod| can_start(pod));
     let trains_on = replicas
@@ -85,9 +82,8 @@ fn may_leave(leaving: &Replica<'_>, replica: &Replica<'_>, now: Timestamp) -> bo
 
 /// Whether the agent reports the end of the processes of the pod's present life.
 fn has_ended_its_life(pod: &Pod) -> bool {
-    let life = pod.replica.as_ref().map(|place| &place.life);
-    let report = pod.processes.as_ref();
-    life.is_some_and(|life| report.is_some_and(|report| report.ended_life == *life))
+    let place = pod.replica.as_ref();
+    place.is_some_and(|place| pod.has_ended_life(&place.life))
 }
 
 /// Writes the places of pods again that are not Ready: the kubelet sometimes misses a change of an

@@ -157,7 +157,7 @@ impl Worker<'_> {
     }
 
     /// Remembers the generations of the processes: those of the next life join newer ones.
-    fn note_generations(&mut self) {
+    pub(super) fn note_generations(&mut self) {
         for local_rank in 0..self.options.procs {
             if let Some(status) = self.status(local_rank) {
                 self.restarts.has_formed(local_rank, &status);

@@ -95,11 +95,7 @@ impl Worker<'_> {
         // The cause may be in the last lines of a log.
         self.processes.drain_logs().await;
         let waiting = self.restarts.waiting().to_vec();
-        for local_rank in 0..self.options.procs {
-            if let Some(status) = self.status(local_rank) {
-                self.restarts.has_formed(local_rank, &status);
-            }
-        }
+        self.note_generations();
         // The siblings may have entered a generation that the first one had not seen, or all died
         // while it formed. It cannot train any more, because their successors join a newer one.
         let generation = self.restarts.newest_seen_generation();
