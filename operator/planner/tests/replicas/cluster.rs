@@ -88,6 +88,12 @@ impl Cluster {
         places.into_iter().map(|(.., name)| name).collect()
     }
 
+    /// Number of replicas of the newest generation.
+    pub(crate) fn num_replicas(&self) -> u32 {
+        let newest = self.world.observed.status.membership.as_ref();
+        newest.unwrap().nodes
+    }
+
     /// Plans once, and carries it out.
     pub(crate) fn step(&mut self) -> Plan {
         let plan = self.world.plan();
@@ -197,13 +203,16 @@ impl Cluster {
         agents.filter(|it| it.life.as_deref() == Some(life)).count()
     }
 
-    fn read_memberships(&mut self) {
-        let met: BTreeSet<String> = self
-            .agents
-            .values()
-            .filter_map(|agent| agent.life.clone())
+    /// Lives whose processes all run.
+    fn met(&self) -> BTreeSet<String> {
+        let lives = self.agents.values().filter_map(|agent| agent.life.clone());
+        lives
             .filter(|life| self.num_alive(life) == SIZE as usize)
-            .collect();
+            .collect()
+    }
+
+    fn read_memberships(&mut self) {
+        let met = self.met();
         for pod in &self.world.observed.pods {
             if self.only.as_ref().is_some_and(|only| *only != pod.uid) {
                 continue;
@@ -257,12 +266,7 @@ impl Cluster {
     /// Readiness and reports as the operator sees them.
     fn report(&mut self) {
         let now = self.world.now;
-        let met: BTreeSet<String> = self
-            .agents
-            .values()
-            .filter_map(|agent| agent.life.clone())
-            .filter(|life| self.num_alive(life) == SIZE as usize)
-            .collect();
+        let met = self.met();
         for pod in &mut self.world.observed.pods {
             let Some(agent) = self.agents.get(&pod.uid) else {
                 continue;

@@ -74,17 +74,7 @@ fn replica_waits_for_its_last_pod() {
     cluster.agents_work();
     assert!(cluster.pod("digits-worker-2-0").ready);
     cluster.settle();
-    assert_eq!(
-        cluster
-            .world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .nodes,
-        2
-    );
+    assert_eq!(cluster.num_replicas(), 2);
 }
 
 #[test]
@@ -103,17 +93,7 @@ fn spare_takes_the_place_of_a_lost_pod() {
     );
     let workers = cluster.world.observed.status.workers.clone().unwrap();
     assert_eq!((workers.ready, workers.spares), (2, 0));
-    assert_eq!(
-        cluster
-            .world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .nodes,
-        2
-    );
+    assert_eq!(cluster.num_replicas(), 2);
     // The node returns before its pod is replaced.
     cluster.is_cut_off("digits-worker-1-0", false);
     cluster.settle();
@@ -183,31 +163,11 @@ fn scale_down_removes_whole_replicas_and_incomplete_ones_first() {
     cluster.world.job.replicas = 1;
     cluster.settle();
     assert_eq!(cluster.world.observed.pods.len(), 2);
-    assert_eq!(
-        cluster
-            .world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .nodes,
-        1
-    );
+    assert_eq!(cluster.num_replicas(), 1);
     cluster.world.job.replicas = 3;
     cluster.settle();
     assert_eq!(cluster.world.observed.pods.len(), 6);
-    assert_eq!(
-        cluster
-            .world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .nodes,
-        3
-    );
+    assert_eq!(cluster.num_replicas(), 3);
 }
 
 #[test]
