@@ -8,10 +8,11 @@
 //! indefinitely. [`GroupProgress`] decides on both timeouts. A collective of NCCL does not return
 //! when its timeout is over, so errors that NCCL's watchdog has noted end the wait too. Gloo does
 //! not wake a thread that waits for the rest of a message whose sender is gone;
-//! [`Abort::has_failed`] detects this and ends that wait.
+//! [`Abort::has_failed`] detects this and ends that wait, also in the groups of this process'
+//! replica.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::{Activity, GroupProgress, StepEstimate};
@@ -29,6 +30,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, Default)]
 pub struct Interrupter {
     watched: Arc<Mutex<Option<Watched>>>,
+    /// The groups of this process' replica, which last for all generations.
+    of_replica: Arc<Mutex<Vec<Weak<dyn Abort>>>>,
     /// Step times of this training so far.
     estimate: Arc<Mutex<StepEstimate>>,
 }
@@ -80,12 +83,18 @@ impl Interrupter {
     pub fn start(membership_file: &Path, leave: LeaveRequest) -> Result<Self, Failure> {
         let interrupter = Self::default();
         let watched = Arc::clone(&interrupter.watched);
+        let of_replica = Arc::clone(&interrupter.of_replica);
         let (watch, newest) = MembershipWatch::start(membership_file);
         std::thread::Builder::new()
             .name("interrupter".to_owned())
-            .spawn(move || run(&watched, watch, newest, &leave))
+            .spawn(move || run(&watched, &of_replica, watch, newest, &leave))
             .map_err(|error| Failure::Internal(format!("no thread to watch peers: {error}")))?;
         Ok(interrupter)
+    }
+
+    /// Watches the collectives of the replica's groups, from now on.
+    pub fn guard_replica(&self, groups: Vec<Weak<dyn Abort>>) {
+        *lock(&self.of_replica) = groups;
     }
 
     /// Watches the collectives of a generation's group, if it has one, from now on. The generation
@@ -185,6 +194,7 @@ impl Interrupter {
 /// Runs until no other handle of `watched` exists.
 fn run(
     watched: &Arc<Mutex<Option<Watched>>>,
+    of_replica: &Mutex<Vec<Weak<dyn Abort>>>,
     mut watch: MembershipWatch,
     mut newest: u64,
     leave: &LeaveRequest,
@@ -193,6 +203,7 @@ fn run(
     while Arc::strong_count(watched) > 1 {
         std::thread::sleep(POLL_INTERVAL);
         let document = watch.poll();
+        abort_failed(of_replica);
         let failed = failed(watched);
         let mut watched = lock(watched);
         if let Some(document) = document
@@ -242,6 +253,19 @@ fn failed(watched: &Mutex<Option<Watched>>) -> Option<u64> {
         let_go(group);
     }
     has_failed.then_some(generation)
+}
+
+/// Aborts the groups of a replica that wait for a process that is gone: no generation ends these
+/// waits, because the replica cannot continue without that process.
+fn abort_failed(of_replica: &Mutex<Vec<Weak<dyn Abort>>>) {
+    // Without the lock, as in [`failed`].
+    let groups = lock(of_replica).clone();
+    for group in groups.iter().filter_map(Weak::upgrade) {
+        if group.has_failed() {
+            say_error("a collective that waits for the processes of this worker has failed");
+            group.abort();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

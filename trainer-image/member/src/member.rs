@@ -163,20 +163,26 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
+    /// Leaves the generation because this process fails and ends. Drop everything that uses the
+    /// process group before this call.
+    pub fn abandon(&mut self) {
+        if let Some(peers) = &self.peers {
+            peers.interrupter.release();
+        }
+        if let Some(world) = self.world.take() {
+            world.abandon();
+        }
+    }
+
     /// Handles the failure of the generation: drops the uncommitted step and keeps everything else
     /// for the next generation. Drop everything that uses the process group before this call.
     pub fn lose(&mut self, why: &str) {
         say_error(why);
         self.reporter.generation_lost();
-        if let Some(peers) = &self.peers {
-            peers.interrupter.release();
-        }
         if let Some(checkpointing) = &mut self.checkpointing {
             checkpointing.leave();
         }
-        if let Some(world) = self.world.take() {
-            world.abandon();
-        }
+        self.abandon();
         // Read again first: a process that was asked to leave does not wait.
         self.poll_inputs();
         self.machine.apply(Event::Fault {

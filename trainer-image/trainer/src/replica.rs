@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use roundhouse_contract::environment::ReplicaPods;
@@ -121,6 +121,20 @@ impl Replica {
     /// The second group of the same processes.
     pub(crate) fn second_group(&self) -> Option<Arc<C10dGroup>> {
         self.second.clone()
+    }
+
+    /// All groups of the replica, so that another thread can end their waits.
+    pub(crate) fn groups(&self) -> Vec<Weak<dyn Abort>> {
+        let all = std::iter::once(&self.group).chain(&self.second);
+        let weak = |group: &Arc<C10dGroup>| -> Weak<dyn Abort> { Arc::downgrade(group) as _ };
+        all.map(weak).collect()
+    }
+
+    /// Ends all collectives of the replica, which cannot continue.
+    pub(crate) fn abort(&self) {
+        for group in std::iter::once(&self.group).chain(&self.second) {
+            group.abort();
+        }
     }
 
     /// Sets how long later collectives of the replica wait for its processes.

@@ -141,9 +141,22 @@ impl Trainer<'_> {
                     }
                     self.member.lose(&failure.to_string());
                 }
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    self.abandon();
+                    return Err(failure);
+                }
             }
         }
+    }
+
+    /// Ends all collectives that still wait for peers: their threads would keep the process from
+    /// its end until their timeouts.
+    fn abandon(&mut self) {
+        if let Some(replica) = &self.replica {
+            replica.abort();
+        }
+        self.leave_group();
+        self.member.abandon();
     }
 
     /// Drops everything that calls the process group of the current generation.

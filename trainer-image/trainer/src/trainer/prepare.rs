@@ -87,8 +87,9 @@ impl<'reporter> Trainer<'reporter> {
         if let Some(manifest) = checkpointing.as_ref().and_then(Checkpointing::found) {
             local_state.stand_for(manifest);
         }
+        let network = network(device, task.parameters());
         let peers = watch
-            .map(|watch| meet_peers(&launch, network(device, task.parameters()), watch, &leave))
+            .map(|watch| meet_peers(&launch, network, watch, &leave, replica.as_ref()))
             .transpose()?;
         if config.tensorboard {
             write_events(&launch, reporter);
@@ -234,6 +235,7 @@ fn meet_peers(
     network: C10d,
     watch: MembershipWatch,
     leave: &LeaveRequest,
+    replica: Option<&Replica>,
 ) -> Result<Peers<StoreRendezvous>, Failure> {
     let launch::Source::Membership {
         file,
@@ -250,7 +252,10 @@ fn meet_peers(
         launch.local_rank,
         launch.timeouts,
     )?;
-    Ok(Peers::meet(file, watch, rendezvous, leave)?)
+    let peers = Peers::meet(file, watch, rendezvous, leave)?;
+    let groups = replica.map(Replica::groups).unwrap_or_default();
+    peers.interrupter.guard_replica(groups);
+    Ok(peers)
 }
 
 /// Fails if the model's evaluation lacks the metric of `checkpoint.best`. `refusal` is the reason.

@@ -16,6 +16,7 @@ const RANK_VOTE: RankVote = RankVote {
         gives_up: false,
         durable_line: 9,
         is_copying: false,
+        lacks_copy: false,
     },
     own_time: Duration::from_millis(500),
 };
