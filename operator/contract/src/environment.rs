@@ -108,6 +108,9 @@ pub const REPLICA_STORE_PORT: &str = "ROUNDHOUSE_REPLICA_STORE_PORT";
 /// IP addresses of the pods of a replica of several pods, separated by commas; if not set, the
 /// replica has one pod.
 pub const REPLICA_ADDRESSES: &str = "ROUNDHOUSE_REPLICA_ADDRESSES";
+/// For each of these pods the index of the pod that holds second copies of its part of the state,
+/// or `-`, separated by commas; if not set, there are none.
+pub const REPLICA_HOLDERS: &str = "ROUNDHOUSE_REPLICA_HOLDERS";
 /// Process id of the parent; the process ends when the parent ends. In a pod the kernel does this.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
 /// Directory of checkpoints and the ledger, shared by all workers; if not set, none are written.

@@ -22,6 +22,10 @@ pub struct ReplicaPlace {
     pub pod: u32,
     /// IP addresses of all pods of the replica, by their index in it.
     pub addresses: Vec<String>,
+    /// For each pod of the replica, the index of the pod on another node that holds second copies
+    /// of its part of the state; `None` if there is none. Empty if the job wants no such copies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Option<u32>>,
     /// Number of the life, from 1. It grows with each life of the replica, and decides if two pods
     /// claim one place.
     pub number: u64,
@@ -43,7 +47,12 @@ impl ReplicaPlace {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let place: Self = serde_json::from_str(text).ok()?;
-        let is_sound = (place.pod as usize) < place.addresses.len() && !place.life.is_empty();
+        let num_pods = place.addresses.len();
+        let is_pod = |pod: &u32| (*pod as usize) < num_pods;
+        let is_sound = is_pod(&place.pod)
+            && !place.life.is_empty()
+            && (place.holders.is_empty() || place.holders.len() == num_pods)
+            && place.holders.iter().flatten().all(is_pod);
         is_sound.then_some(place)
     }
 
@@ -65,6 +74,7 @@ mod tests {
             replica: 3,
             pod: 1,
             addresses: vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()],
+            holders: vec![Some(1), None],
             number: 7,
             life: "a1".to_owned(),
             incarnation: Incarnation {
@@ -89,7 +99,9 @@ mod tests {
             life: String::new(),
             ..place()
         };
-        let texts = [outside, nameless].map(|place| place.to_json().unwrap());
+        let [few, far] =
+            [vec![None], vec![None, Some(2)]].map(|holders| ReplicaPlace { holders, ..place() });
+        let texts = [outside, nameless, few, far].map(|place| place.to_json().unwrap());
         for text in ["", "{", "{}"]
             .into_iter()
             .chain(texts.iter().map(|it| &**it))

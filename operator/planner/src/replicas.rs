@@ -20,7 +20,10 @@ mod combine;
 mod expand;
 mod fill;
 mod former;
+mod holders;
 pub(crate) mod lives;
+
+pub(crate) use combine::pods_in;
 
 /// The pods of a job whose replicas have several, by their roles.
 #[derive(Debug)]
@@ -44,6 +47,8 @@ pub(crate) struct Replicas<'a> {
     pub(crate) attempts: BTreeMap<u32, u32>,
     /// All other pods of the job: terminating ones without a place, and those without an index.
     others: Vec<&'a Pod>,
+    /// Whether the pods keep copies of the state.
+    keep_copies: bool,
     /// Indices of the replicas of pods without a document of their place, by UID.
     index_of: HashMap<&'a str, u32>,
 }

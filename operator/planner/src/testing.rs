@@ -150,9 +150,20 @@ impl World {
             local: local.then(|| LocalCopies {
                 every_steps: 10,
                 medium: CopyMedium::Memory,
+                peer_copies: None,
                 size_limit: "1Gi".to_owned(),
             }),
         });
+    }
+
+    /// Lets the pods of a replica hold copies for each other, too.
+    pub fn has_peer_copies(&mut self) {
+        self.saves(true);
+        let checkpoint = self.job.checkpoint.as_mut();
+        let local = checkpoint.and_then(|checkpoint| checkpoint.local.as_mut());
+        if let Some(local) = local {
+            local.peer_copies = Some(1);
+        }
     }
 
     /// Refuses the spec from now on.

@@ -303,6 +303,7 @@ mod tests {
             replica: 0,
             pod: 1,
             addresses: vec!["10.0.0.0".to_owned(), "10.0.0.1".to_owned()],
+            holders: Vec::new(),
             number: 1,
             life: "a1".to_owned(),
             incarnation: pod.incarnation(),

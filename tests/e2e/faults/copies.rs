@@ -1,38 +1,86 @@
-//! The only worker of a job loses its process. Its container restarts, and the pod's volume still
-//! has the local copies of the state.
+//! The only worker of a job loses a process or a pod. The volumes of the pods that stay have the
+//! local copies of the state.
 
+use std::time::Instant;
+
+use kube::ResourceExt;
 use roundhouse_tests::cluster::{DEADLINE, until};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::drill::Drill;
 use super::fault::Fault;
 
-/// Steps of 50 ms: enough for the fault.
+/// Steps of 50 ms: enough for the faults.
 const STEPS: u64 = 300;
 /// Number of steps between two copies.
 const EVERY: u64 = 5;
-/// Steps before the fault: many copies, and no checkpoint yet.
+/// Steps before a fault: many copies, and no checkpoint or an older one.
 const STEPS_BEFORE: usize = 35;
+
+fn lone(spread: bool) -> Value {
+    let mut job = Drill::digits(STEPS, spread);
+    job["spec"]["workers"]["replicas"] = json!(1);
+    job["spec"]["checkpoint"]["local"] = json!({"everySteps": EVERY, "sizeLimit": "64Mi"});
+    job
+}
+
+impl Drill {
+    async fn has_copies(&self, generation: u64) {
+        let committed = until("steps and copies", DEADLINE, || async {
+            Ok((self.num_committed(generation) >= STEPS_BEFORE).then_some(()))
+        });
+        self.or_dump(committed.await).await;
+    }
+
+    /// Checks the number of repeated steps, the audit and the weights.
+    async fn repeats_few_steps(&self, faults: u64) {
+        let progress = self.status().await.unwrap().progress.unwrap().progress;
+        let repeated = progress.repeated_steps;
+        println!("{repeated} steps were repeated after {faults} faults");
+        assert!(
+            repeated <= 2 * EVERY * faults,
+            "{repeated}: {}",
+            self.audit()
+        );
+        self.compare_with_undisturbed_run();
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lone_worker_continues_from_the_copy_in_its_pod() {
-    let mut job = Drill::digits(STEPS, false);
-    job["spec"]["workers"]["replicas"] = json!(1);
-    job["spec"]["checkpoint"]["local"] = json!({"everySteps": EVERY, "sizeLimit": "64Mi"});
-    let drill = Drill::start_job("e2e-copies", job).await;
+    let drill = Drill::start_job("e2e-copies", lone(false)).await;
     let first = drill.trains(1, 0).await;
     let members = drill.members(first).await;
     let (worker, _) = Fault::KillRankZero.victim(&members);
-    let committed = until("steps and copies", DEADLINE, || async {
-        Ok((drill.num_committed(first) >= STEPS_BEFORE).then_some(()))
-    });
-    drill.or_dump(committed.await).await;
+    drill.has_copies(first).await;
     Fault::KillRankZero.inject(&drill, &worker).await;
     drill.trains(1, first).await;
     drill.ends_well(1, &[]).await;
-    let progress = drill.status().await.unwrap().progress.unwrap().progress;
-    let repeated = progress.repeated_steps;
-    assert!(repeated <= 2 * EVERY, "{repeated}: {}", drill.audit());
-    drill.compare_with_undisturbed_run();
+    drill.repeats_few_steps(1).await;
+    drill.delete().await;
+}
+
+/// Each pod is on another node. One after the other is lost with its volume, and a spare that never
+/// trained takes its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn lone_replica_continues_from_the_copies_of_its_other_pod() {
+    let mut job = lone(true);
+    let spec = &mut job["spec"];
+    spec["workers"]["podsPerReplica"] = json!(2);
+    spec["workers"]["spares"] = json!(1);
+    spec["trainer"]["parallel"] = json!({"shard": "Zero3"});
+    spec["checkpoint"]["local"]["peerCopies"] = json!(1);
+    let drill = Drill::start_job("e2e-peer-copies", job).await;
+    let mut generation = drill.trains(1, 0).await;
+    for lost in 0..2 {
+        drill.has_copies(generation).await;
+        let pod = drill.members(generation).await[lost].name_any();
+        let begun = Instant::now();
+        Fault::DeleteByForce.inject(&drill, &pod).await;
+        generation = drill.trains(1, generation).await;
+        println!("{pod} is lost: five steps after {:.2?}", begun.elapsed());
+    }
+    drill.ends_well(Fault::DeleteByForce.incidents(), &[]).await;
+    drill.repeats_few_steps(2).await;
     drill.delete().await;
 }

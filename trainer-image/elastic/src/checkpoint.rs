@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ledger::Head;
 use crate::shard::shard;
 
@@ -13,7 +15,7 @@ use crate::shard::shard;
 ///
 /// The name is that of the state's last committed step, whichever generation saves it. So two
 /// checkpoints of one name have the same content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CheckpointId {
     /// Generation that committed the last step of the state.
     pub generation: u64,

@@ -1,104 +1,109 @@
-//! Which copies of the state a worker keeps in its own volume.
+//! Which copies of the state the pods of a worker keep in their volumes.
 //!
-//! Each process of a worker that holds a part of the state writes copies of that part. A step
-//! counts as copied once each of these processes has its part. All of them keep the newest such
-//! step while they write the next one, so a death in between costs no more than the next copy.
+//! Each process that holds a part of the state (a *shard*) writes copies of it into the volume of
+//! its pod. Another pod of its worker, on another node, may hold a second copy. A state is *whole*
+//! if each of its parts is in some volume, and *safe* if each part is in all of its places: then it
+//! stays whole if any pod is lost. The processes keep the newest safe state while they write the
+//! next one, so a death or the loss of a pod in between costs no more than the next copy.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::checkpoint::CheckpointId;
 
-/// Returns the newest state of which every process has its part; `None` if there is none. `parts`
-/// are the complete copies of each process.
-#[must_use]
-pub fn newest_whole(parts: &[Vec<CheckpointId>]) -> Option<CheckpointId> {
-    let (first, others) = parts.split_first()?;
-    let is_whole = |id: &&CheckpointId| others.iter().all(|part| part.contains(id));
-    first.iter().filter(is_whole).max().copied()
-}
-
-/// Selects the copies of one process to delete before it writes the next one: all but the newest
-/// whole one.
-#[must_use]
-pub fn superseded(own: &[CheckpointId], parts: &[Vec<CheckpointId>]) -> Vec<CheckpointId> {
-    let kept = newest_whole(parts);
-    let all = own.iter().copied();
-    all.filter(|id| Some(*id) != kept).collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::{Strategy, any, prop_assert, proptest};
+mod tests;
 
-    use super::*;
+/// The complete copies in the volume of one pod, by shard.
+pub type Volume = BTreeMap<u32, BTreeSet<CheckpointId>>;
 
-    const fn id(generation: u64, step: u64) -> CheckpointId {
-        CheckpointId { generation, step }
+/// Where the copies of a worker's shards belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Number of parts of the state; 1 if each process has all of it.
+    pub num_shards: u32,
+    /// Number of consecutive shards that a pod has.
+    pub shards_per_pod: u32,
+    /// For each pod, the index of the pod that holds second copies of its shards. A pod holds those
+    /// of at most one other pod.
+    pub holders: Vec<Option<u32>>,
+}
+
+impl Placement {
+    /// Indices of the pods in which a copy of the shard belongs: its own pod, and its holder.
+    pub fn pods_of(&self, shard: u32) -> impl Iterator<Item = u32> {
+        let own = shard / self.shards_per_pod.max(1);
+        let holder = self.holders.get(own as usize).copied().flatten();
+        std::iter::once(own).chain(holder)
     }
 
-    #[test]
-    fn state_is_whole_if_each_process_has_its_part() {
-        let old = id(1, 900);
-        let (first, second) = (id(2, 10), id(2, 20));
-        for (parts, expected) in [
-            (vec![], None),
-            (vec![vec![]], None),
-            (vec![vec![first, second]], Some(second)),
-            (vec![vec![old, first], vec![old, second]], Some(old)),
-            (vec![vec![old, first], vec![first, old]], Some(first)),
-            (vec![vec![first], vec![second]], None),
-        ] {
-            assert_eq!(newest_whole(&parts), expected, "{parts:?}");
-        }
+    /// Returns the newest state of which each part is in some volume; `None` if there is none.
+    /// `volumes` are those of the pods, by their index.
+    #[must_use]
+    pub fn newest_whole(&self, volumes: &[Volume]) -> Option<CheckpointId> {
+        self.newest(
+            |shard, id| volumes.iter().any(|volume| has(volume, shard, id)),
+            volumes,
+        )
     }
 
-    /// What happens to the copy of one process: it may not know that it was due, and may die before
-    /// or while it writes.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Course {
-        Written,
-        DiedAfterDeletion,
-        NotBegun,
+    /// Returns the newest state of which each part is in all of its places.
+    #[must_use]
+    pub fn newest_safe(&self, volumes: &[Volume]) -> Option<CheckpointId> {
+        self.newest(
+            |shard, id| self.missing(volumes, shard, id).next().is_none(),
+            volumes,
+        )
     }
 
-    fn course() -> impl Strategy<Value = Course> {
-        any::<u8>().prop_map(|byte| match byte % 4 {
-            0 | 1 => Course::Written,
-            2 => Course::DiedAfterDeletion,
-            _ => Course::NotBegun,
-        })
+    /// Returns the state to keep while the next one is written: the newest safe one, or the newest
+    /// whole one if none is safe.
+    #[must_use]
+    pub fn kept(&self, volumes: &[Volume]) -> Option<CheckpointId> {
+        self.newest_safe(volumes)
+            .or_else(|| self.newest_whole(volumes))
     }
 
-    proptest! {
-        #[test]
-        fn newest_whole_copy_never_becomes_older(
-            rounds in proptest::collection::vec(
-                (proptest::collection::vec(course(), 3), any::<[usize; 3]>()), 1..20,
-            ),
-            num_processes in 1_usize..4,
-        ) {
-            let mut parts = vec![Vec::new(); num_processes];
-            let mut newest = None;
-            for (step, (courses, order)) in (1..).zip(rounds) {
-                let before = parts.clone();
-                let mut processes: Vec<usize> = (0..num_processes).collect();
-                processes.sort_by_key(|process| order[*process]);
-                // The processes look and delete one after the other, in any order, and each sees
-                // what the earlier ones have left.
-                for process in &processes {
-                    if courses[*process] != Course::NotBegun {
-                        let gone = superseded(&parts[*process], &parts);
-                        parts[*process].retain(|id| !gone.contains(id));
-                    }
-                }
-                for process in processes {
-                    if courses[process] == Course::Written {
-                        parts[process].push(id(1, step));
-                    }
-                    prop_assert!(parts[process].len() <= 2, "{before:?} {parts:?}");
-                }
-                let now = newest_whole(&parts);
-                prop_assert!(now >= newest, "{before:?} {parts:?}");
-                newest = now;
-            }
-        }
+    /// Indices of the pods that should have a part of a state and lack it.
+    pub fn missing(
+        &self,
+        volumes: &[Volume],
+        shard: u32,
+        id: CheckpointId,
+    ) -> impl Iterator<Item = u32> {
+        let lacks = move |pod: &u32| {
+            let volume = volumes.get(*pod as usize);
+            !volume.is_some_and(|volume| has(volume, shard, id))
+        };
+        self.pods_of(shard).filter(lacks)
     }
+
+    /// Selects the copies in the volume of a pod that belong elsewhere and may be deleted: the pods
+    /// of a worker and their holders change. A copy of the state to keep stays until that state is
+    /// safe without it.
+    #[must_use]
+    pub fn strays(&self, volumes: &[Volume], pod: u32) -> Vec<(u32, CheckpointId)> {
+        let is_safe = self.newest_safe(volumes).is_some();
+        let needed = self.newest_whole(volumes).filter(|_| !is_safe);
+        let own = volumes.get(pod as usize).into_iter().flatten();
+        let strays = own.filter(|(shard, _)| !self.pods_of(**shard).any(|it| it == pod));
+        strays
+            .flat_map(|(shard, ids)| ids.iter().map(|id| (*shard, *id)))
+            .filter(|(_, id)| Some(*id) != needed)
+            .collect()
+    }
+
+    fn newest(
+        &self,
+        counts: impl Fn(u32, CheckpointId) -> bool,
+        volumes: &[Volume],
+    ) -> Option<CheckpointId> {
+        let of_first = volumes.iter().filter_map(|volume| volume.get(&0));
+        let known: BTreeSet<CheckpointId> = of_first.flatten().copied().collect();
+        let is_whole = |id: &CheckpointId| (0..self.num_shards).all(|shard| counts(shard, *id));
+        known.into_iter().rev().find(is_whole)
+    }
+}
+
+fn has(volume: &Volume, shard: u32, id: CheckpointId) -> bool {
+    volume.get(&shard).is_some_and(|ids| ids.contains(&id))
 }

@@ -66,6 +66,8 @@ pub enum Point {
     CopyBegun,
     /// When a local copy is written, before it gets its name. `step` is the copy's.
     CopyWritten,
+    /// When a local copy has its name, before another pod holds it. `step` is the copy's.
+    CopyComplete,
     /// On rank 0, when all parts and the manifest of a checkpoint are written, before it gets its
     /// name.
     Complete,

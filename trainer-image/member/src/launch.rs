@@ -276,6 +276,7 @@ mod tests {
             life: "a1".to_owned(),
             pod: 2,
             addresses: vec![String::new(); 3],
+            holders: Vec::new(),
         });
         assert_eq!(
             (launch.index_in_replica(), launch.procs_per_replica()),

@@ -1,40 +1,47 @@
 //! Copies of the state in a volume of the worker, which outlives its processes and containers but
 //! not its pod. If all processes that hold the state die, training continues from the newest copy
-//! instead of the newest checkpoint, which is usually much older.
+//! instead of the newest checkpoint, which is usually much older. A worker of several pods can also
+//! keep second copies, each in another pod on another node: then it may lose a pod, too.
 //!
 //! A thread writes the copies, so training waits only for the snapshot. All ranks begin a copy
 //! after the same step, and none begins while one is being written. Each process writes the bytes
 //! that it has; of processes that all have the whole state, the worker's first one writes it.
 //! [`roundhouse_elastic::local_copies`] decides which copies stay.
 
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::LocalCopiesEnvironment;
+use roundhouse_contract::environment::{LocalCopiesEnvironment, ReplicaPods};
+use roundhouse_elastic::local_copies::Placement;
 use roundhouse_elastic::state::Layout;
-use roundhouse_elastic::{CheckpointId, Digest, Head, local_copies, saving};
-use roundhouse_report::say_error;
+use roundhouse_elastic::{CheckpointId, Digest, Head, saving};
+use roundhouse_report::{say, say_error};
 
 use crate::checkpoint::Identity;
-use crate::checkpoint::directory::parsed;
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::local_state::LocalState;
 use crate::state::{Snapshot, State, Table};
 
+mod directory;
 mod file;
 mod member;
+mod message;
+mod server;
+mod siblings;
+mod transfer;
+mod volumes;
 mod writer;
 
+use directory::Directory;
 use file::Kind;
-use writer::{Done, NotWritten, Request, Written};
+use server::Server;
+use siblings::Siblings;
+use volumes::Volumes;
+use writer::{Done, NotWritten, Request, Write, Written};
 
-/// Extension of a copy while it is written.
-const PARTIAL: &str = "partial";
 /// How long a process that ends waits for its copy in progress, to delete it.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -42,8 +49,13 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct LocalCopies {
     settings: LocalCopiesEnvironment,
+    directory: Directory,
     local_rank: u32,
     local_world_size: u32,
+    /// The pods of the replica and their processes; `None` if it has one pod.
+    pods: Option<(ReplicaPods, Siblings)>,
+    /// Serves the copies of this pod to the others, while this exists.
+    _server: Option<Server>,
     /// Hash of the training and its tensors.
     training: Digest,
     requests: Sender<Request>,
@@ -51,6 +63,8 @@ pub struct LocalCopies {
     /// Memory of the last snapshot, for the next one.
     buffer: Option<Box<dyn Snapshot>>,
     is_writing: bool,
+    /// Whether the last copy could not be written.
+    has_failed: bool,
     /// Set when copies must not get their names any more.
     is_discarded: Arc<AtomicBool>,
 }
@@ -62,18 +76,17 @@ pub(crate) enum Begun {
     Writing,
     /// Another process of the worker writes it.
     OfAnother,
-    /// Two copies need more bytes than the volume has.
+    /// The copies need more bytes than the volume has.
     NoRoom { needed: u64, limit: u64 },
-    /// The directory of the copies cannot be read.
-    Unreadable(NotWritten),
 }
 
 impl LocalCopies {
-    /// Starts the thread if the launch asks for copies. What an earlier process has not completed
+    /// Starts the threads if the launch asks for copies. What an earlier process has not completed
     /// is removed.
     ///
     /// # Errors
-    /// [`Failure::Internal`] if the operating system refuses the thread.
+    /// [`Failure::Internal`] if the operating system refuses a thread, [`Failure::Io`] if the port
+    /// on which this process serves its copies is in use.
     pub(crate) fn prepare(
         launch: &Launch,
         identity: &Identity,
@@ -83,34 +96,57 @@ impl LocalCopies {
         let Some(settings) = checkpoint.and_then(|it| it.local.clone()) else {
             return Ok(None);
         };
+        let (local_rank, procs) = (launch.local_rank, launch.local_world_size);
+        let directory = Directory::new(settings.dir.clone());
+        // The shards of the processes with this local rank in all pods.
+        if let Err(error) = directory.remove_partial(|shard| shard % procs == local_rank) {
+            say_error(&format!("{}: {error}", directory.root().display()));
+        }
+        let failed = |error| Failure::Io {
+            path: "the port for copies of the state".into(),
+            error,
+        };
+        let (mut pods, mut server) = (None, None);
+        if let Some(of_replica) = &launch.replica_pods {
+            let siblings = Siblings::of(of_replica, local_rank).map_err(failed)?;
+            if let Some(address) = siblings.address(of_replica.pod) {
+                let (life, max_bytes) = (of_replica.life.clone(), settings.max_bytes);
+                let started = Server::start(address, life, directory.clone(), max_bytes);
+                server = Some(started.map_err(failed)?);
+            }
+            say_holder(of_replica);
+            pods = Some((of_replica.clone(), siblings));
+        }
         let (requests, received) = channel();
         let (done, results) = channel();
         let is_discarded = Arc::new(AtomicBool::new(false));
         let discarded = Arc::clone(&is_discarded);
-        let write_all = move || writer::write_all(&received, &done, &discarded);
+        let serve = move || writer::serve(&received, &done, &discarded);
         std::thread::Builder::new()
             .name("local-copies".to_owned())
-            .spawn(write_all)
+            .spawn(serve)
             .map_err(|error| Failure::Internal(format!("the thread of local copies: {error}")))?;
-        let copies = Self {
+        Ok(Some(Self {
             settings,
-            local_rank: launch.local_rank,
-            local_world_size: launch.local_world_size,
+            directory,
+            local_rank,
+            local_world_size: procs,
+            pods,
+            _server: server,
             training: identity.hash(table),
             requests,
             results,
             buffer: None,
             is_writing: false,
+            has_failed: false,
             is_discarded,
-        };
-        copies.remove_partial();
-        Ok(Some(copies))
+        }))
     }
 
-    /// Whether this worker has kept a copy that this process may use.
+    /// Whether this pod has a copy.
     pub(crate) fn has_copies(&self) -> bool {
-        let of = |rank| self.complete(rank).is_ok_and(|copies| !copies.is_empty());
-        of(0) || of(self.local_rank)
+        let contents = self.directory.contents();
+        contents.is_ok_and(|contents| contents.values().any(|ids| !ids.is_empty()))
     }
 
     /// Whether a copy is due after this step.
@@ -123,22 +159,35 @@ impl LocalCopies {
         self.is_writing
     }
 
+    /// Whether this process could not write its last copy, or let another pod hold it.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
     /// Whether this process writes copies: each that has a part of the state, or else the first.
     const fn writes(&self, layout: Option<&Layout>) -> bool {
         layout.is_some() || self.local_rank == 0
     }
 
-    /// Returns the copy that was written since the last call.
-    fn poll(&mut self) -> Option<Written> {
+    /// Returns what has ended since the last call.
+    fn poll(&mut self) -> Option<Ended> {
         let done = self.results.try_recv().ok()?;
         Some(self.end(done))
     }
 
-    fn end(&mut self, done: Done) -> Written {
-        let Done { written, snapshot } = done;
-        self.buffer = Some(snapshot);
+    fn end(&mut self, done: Done) -> Ended {
         self.is_writing = false;
-        written
+        match done {
+            Done::Written(written, snapshot) => {
+                self.buffer = Some(snapshot);
+                self.has_failed = written.result.is_err();
+                Ended::Written(written)
+            }
+            Done::Shared(result) => {
+                self.has_failed = result.is_err();
+                Ended::Shared(result)
+            }
+        }
     }
 
     /// Begins to copy this process' part of the state whose ledger ends with `head`. The state may
@@ -159,52 +208,74 @@ impl LocalCopies {
         }
         let (kind, words) = (self.kind(state)?, local_state.words());
         let num_parts = layout.map_or(1, |_| u64::from(self.local_world_size));
-        let needed = file::most_bytes(&kind, &words).saturating_mul(2 * num_parts);
+        let needed = file::most_bytes(&kind, &words).saturating_mul(self.num_copies() * num_parts);
         if let Some(limit) = self.settings.max_bytes.filter(|limit| needed > *limit) {
+            self.has_failed = true;
             return Ok(Begun::NoRoom { needed, limit });
         }
-        let superseded = match self.superseded(layout) {
-            Ok(superseded) => superseded,
-            Err(error) => {
-                let path = self.settings.dir.clone();
-                return Ok(Begun::Unreadable(NotWritten::Io { path, error }));
-            }
-        };
-        let id = CheckpointId::of(head);
         let begun = Instant::now();
         let snapshot = state.snapshot(0..kind.state_bytes, self.buffer.take())?;
-        self.is_writing = true;
-        // The thread lives as long as this process.
-        let _ = self.requests.send(Request {
-            id,
+        self.request(Request::Write(Write {
+            id: CheckpointId::of(head),
             rank,
             begun,
-            path: self.path(self.local_rank, id),
-            superseded,
+            volumes: self.volumes(layout),
             kind,
             words,
             snapshot,
-        });
+        }));
         Ok(Begun::Writing)
     }
 
-    /// Deletes all copies of this process, because its state is suspect. Without its part the
+    fn request(&mut self, request: Request) {
+        self.is_writing = true;
+        // The thread lives as long as this process.
+        let _ = self.requests.send(request);
+    }
+
+    /// Number of copies of each part for which the volume must have room: the one before and the
+    /// one in progress, of this pod and of a pod whose copies this one holds.
+    fn num_copies(&self) -> u64 {
+        let pods = self.pods.as_ref().map(|(pods, _)| pods);
+        let holds = pods.is_some_and(|pods| pods.holders.contains(&Some(pods.pod)));
+        if holds { 4 } else { 2 }
+    }
+
+    /// Deletes all copies of this process' part, because its state is suspect. Without its part the
     /// copies of its siblings are of no use either.
-    pub(crate) fn discard(&mut self) {
+    pub(crate) fn discard(&mut self, layout: Option<&Layout>) {
         self.is_discarded.store(true, Ordering::Relaxed);
         if self.is_writing
             && let Ok(done) = self.results.recv_timeout(DISCARD_TIMEOUT)
         {
             self.end(done);
         }
-        let own = self.complete(self.local_rank);
-        let paths = own.map(|own| own.into_iter().map(|id| self.path(self.local_rank, id)));
-        let removed = paths.and_then(|mut paths| paths.try_for_each(|path| writer::remove(&path)));
-        if let Err(error) = removed {
-            let dir = self.settings.dir.display();
+        if !self.writes(layout) {
+            return;
+        }
+        if let Err(error) = self.volumes(layout).discard() {
+            let dir = self.directory.root().display();
             say_error(&format!(
                 "{dir}: local copies of a suspect state cannot be deleted: {error}"
             ));
+        }
+    }
+
+    /// The volumes of this worker's pods, and what belongs where.
+    fn volumes(&self, layout: Option<&Layout>) -> Volumes {
+        let pods = self.pods.as_ref().map(|(pods, _)| pods);
+        let (shard, num_shards) = layout.map_or((0, 1), |it| (it.shard(), it.num_shards()));
+        let shards_per_pod = layout.map_or(1, |_| self.local_world_size);
+        Volumes {
+            directory: self.directory.clone(),
+            siblings: self.pods.as_ref().map(|(_, siblings)| siblings.clone()),
+            placement: Placement {
+                num_shards,
+                shards_per_pod,
+                holders: pods.map_or_else(Vec::new, |pods| pods.holders.clone()),
+            },
+            pod: pods.map_or(0, |pods| pods.pod),
+            shard,
         }
     }
 
@@ -220,40 +291,24 @@ impl LocalCopies {
             state_bytes: state.num_own_bytes()?,
         })
     }
+}
 
-    fn superseded(&self, layout: Option<&Layout>) -> io::Result<Vec<PathBuf>> {
-        let own = self.complete(self.local_rank)?;
-        let superseded = local_copies::superseded(&own, &self.of_all(layout)?);
-        let path = |id| self.path(self.local_rank, id);
-        Ok(superseded.into_iter().map(path).collect())
-    }
+/// What the thread has done.
+#[derive(Debug)]
+enum Ended {
+    Written(Written),
+    Shared(Result<(), NotWritten>),
+}
 
-    /// The complete copies of each process that writes them.
-    fn of_all(&self, layout: Option<&Layout>) -> io::Result<Vec<Vec<CheckpointId>>> {
-        let num_parts = layout.map_or(1, |_| self.local_world_size);
-        (0..num_parts).map(|rank| self.complete(rank)).collect()
-    }
-
-    /// The complete copies of one process of the worker.
-    fn complete(&self, local_rank: u32) -> io::Result<Vec<CheckpointId>> {
-        parsed(&self.directory(local_rank), CheckpointId::parse)
-    }
-
-    fn path(&self, local_rank: u32, id: CheckpointId) -> PathBuf {
-        self.directory(local_rank).join(id.name())
-    }
-
-    fn directory(&self, local_rank: u32) -> PathBuf {
-        self.settings.dir.join(format!("process-{local_rank}"))
-    }
-
-    fn remove_partial(&self) {
-        let directory = self.directory(self.local_rank);
-        let partial = |name: &str| name.ends_with(PARTIAL).then(|| directory.join(name));
-        let removed = parsed(&directory, partial)
-            .and_then(|all| all.iter().try_for_each(|path| writer::remove(path)));
-        if let Err(error) = removed {
-            say_error(&format!("{}: {error}", directory.display()));
-        }
+/// Says where the second copies of this pod go, if the job wants some.
+fn say_holder(pods: &ReplicaPods) {
+    match pods.holders.get(pods.pod as usize) {
+        Some(Some(holder)) => say(&format!(
+            "pod {holder} of this replica holds second copies of the state of this pod"
+        )),
+        Some(None) => say_error(
+            "no pod of this replica on another node can hold second copies of the state of this pod",
+        ),
+        None => {}
     }
 }

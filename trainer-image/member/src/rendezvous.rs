@@ -39,8 +39,9 @@ use hosted::Hosted;
 /// their save in flight. 5: the rank that reads a checkpoint reports whether its bytes are damaged
 /// or unreadable. 6: ranks report the bytes of the state that they have, and the state may go from
 /// replica to replica in shards. 7: the factor of checksums is below 1, so that none of them
-/// overflows. 8: ranks claim local copies, and report whether they write one.
-pub(crate) const PROTOCOL: u32 = 8;
+/// overflows. 8: ranks claim local copies, and report whether they write one. 9: ranks report
+/// whether they could not write one.
+pub(crate) const PROTOCOL: u32 = 9;
 /// How long the port may be in use, for example by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 

@@ -185,17 +185,32 @@ impl Reporter {
         self.metrics.checkpoints.copy_begun(stall);
     }
 
-    /// Reports the local copy that this process has read.
+    /// Reports the local copy that this process has read: its worker has all parts of it.
     pub fn has_copy(&mut self, step: u64) {
         self.metrics.checkpoints.has_copy(step);
+        self.copied_step = Some(step);
         self.progress.local_step = Some(step);
     }
 
-    /// Reports a complete local copy of this step.
+    /// Reports that this process has a complete copy of its part of this step's state.
     pub fn copied(&mut self, step: u64, duration: Duration) {
-        self.has_copy(step);
+        self.metrics.checkpoints.has_copy(step);
         self.metrics.checkpoints.copied(duration);
-        self.set_copy_problem(None);
+        self.copied_step = Some(step);
+        self.has_failed_copy = false;
+    }
+
+    /// Reports what all ranks conclude once none of them writes a copy: whether the last copy has
+    /// all parts.
+    pub fn copies_of_all(&mut self, num_failed: u64, world_size: u32) {
+        if num_failed == 0 {
+            self.progress.local_step = self.copied_step;
+            self.set_copy_problem(None);
+        } else if !self.has_failed_copy {
+            self.set_copy_problem(Some(format!(
+                "{num_failed} of {world_size} ranks could not write their part; their logs say why"
+            )));
+        }
     }
 
     /// Counts a local copy that was due while another was being written.
@@ -206,6 +221,7 @@ impl Reporter {
     /// Reports why there is no local copy.
     pub fn copy_failed(&mut self, reason: &str) {
         self.metrics.checkpoints.copy_failed();
+        self.has_failed_copy = true;
         self.set_copy_problem(Some(reason.to_owned()));
     }
 

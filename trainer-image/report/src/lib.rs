@@ -150,6 +150,10 @@ pub struct Reporter {
     num_state_bytes: u64,
     volume_moves: u64,
     num_waits: u64,
+    /// Committed steps in the last local copy that this process has written or read.
+    copied_step: Option<u64>,
+    /// Whether it could not write its last local copy.
+    has_failed_copy: bool,
 }
 
 impl Reporter {
@@ -197,6 +201,8 @@ impl Reporter {
             num_state_bytes: 0,
             volume_moves: 0,
             num_waits: 0,
+            copied_step: None,
+            has_failed_copy: false,
         };
         reporter.enter(Phase::Preparing);
         Ok(reporter)

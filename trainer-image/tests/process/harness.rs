@@ -82,6 +82,8 @@ pub(crate) struct Job {
     replica_size: u32,
     /// Number of the life of each replica of several workers.
     lives: Vec<u32>,
+    /// Whether the workers of a replica hold second copies for each other.
+    has_peer_copies: bool,
 }
 
 impl Job {
@@ -119,6 +121,7 @@ impl Job {
             commits_on_device: commit::is_on_device(),
             replica_size: 1,
             lives: Vec::new(),
+            has_peer_copies: false,
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -188,6 +191,7 @@ impl Job {
         command
             .env("ROUNDHOUSE_FAULT_VOLUME_FILE", self.path("pace-of-volume"))
             .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"))
+            .env("ROUNDHOUSE_FAULT_FILE", self.path("fault"))
             .env("ROUNDHOUSE_FAULT_LOSS", &self.spoilt);
         command.envs(self.replica_environment(node));
         if self.commits_on_device {

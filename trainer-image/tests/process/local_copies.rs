@@ -57,7 +57,7 @@ impl Volumes {
 
     /// The copies of a worker, the oldest first.
     fn of_worker(&self, node: u32) -> Vec<PathBuf> {
-        let directory = self.copies.path().join(format!("{node}/process-0"));
+        let directory = self.copies.path().join(format!("{node}/shard-0"));
         let entries = std::fs::read_dir(directory).into_iter().flatten();
         let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
         all.retain(|path| CheckpointId::parse(name(path)).is_some());

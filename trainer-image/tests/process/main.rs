@@ -38,6 +38,7 @@ mod mount;
 mod nccl;
 mod newest_checkpoint;
 mod not_finite;
+mod peer_copies;
 mod power_sgd;
 mod recompute;
 mod scaling;

@@ -40,8 +40,9 @@ pub struct Checkpoint {
     /// its best state itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
-    /// Also keeps copies of the state in each pod. If all processes that hold the state die, and a
-    /// pod of theirs stays, training continues from its copy and not from the older checkpoint.
+    /// Also keeps copies of the state in each pod. If all processes that hold the state die, and
+    /// the pods of a worker stay, training continues from their copies and not from the older
+    /// checkpoint.
     /// Only for jobs whose processes stay for all generations: the built-in trainer and scripts
     /// that join.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,9 +66,15 @@ pub struct LocalCopies {
     /// Where the copies are: in the memory of the node or on its disk.
     #[serde(default)]
     pub medium: CopyMedium,
+    /// Number of other pods, on other nodes, that hold copies of a pod's state, too: with 1, a
+    /// replica of several pods may lose any of them with its node and continues from the copies
+    /// that its other pods hold. Only with `workers.podsPerReplica`. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
+    pub peer_copies: Option<u32>,
     /// Size of the volume, such as `4Gi`. It must hold two copies of the state that the pod's
-    /// processes hold. In memory it counts against the memory limit of the container. Its
-    /// processes also keep a buffer of the size of one copy.
+    /// processes hold, and with `peerCopies` four. In memory it counts against the memory limit of
+    /// the container. Its processes also keep a buffer of the size of one copy.
     #[schemars(length(min = 1, max = 14))]
     pub size_limit: String,
 }
@@ -83,6 +90,12 @@ pub enum CopyMedium {
 }
 
 impl LocalCopies {
+    /// Whether other pods hold copies, too.
+    #[must_use]
+    pub fn has_peer_copies(&self) -> bool {
+        self.peer_copies.is_some_and(|copies| copies > 0)
+    }
+
     /// [`Self::size_limit`] in bytes; `None` if it is not of the form that the schema requires.
     #[must_use]
     pub fn max_bytes(&self) -> Option<u64> {
@@ -193,6 +206,7 @@ mod tests {
             let copies = LocalCopies {
                 every_steps: 1,
                 medium: CopyMedium::Memory,
+                peer_copies: None,
                 size_limit: size_limit.to_owned(),
             };
             assert_eq!(copies.max_bytes(), expected, "{size_limit}");

@@ -1,7 +1,13 @@
 //! Environment variables of a process whose replica has several pods.
 
-use super::{EnvironmentInvalid, REPLICA_ADDRESSES, REPLICA_LIFE, REPLICA_POD, REPLICA_STORE_PORT};
+use super::{
+    EnvironmentInvalid, REPLICA_ADDRESSES, REPLICA_HOLDERS, REPLICA_LIFE, REPLICA_POD,
+    REPLICA_STORE_PORT,
+};
 use crate::{ReplicaPlace, ports};
+
+/// What stands for a pod without a holder.
+const NO_HOLDER: &str = "-";
 
 /// The pods of a replica, and this one's place among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +18,9 @@ pub struct ReplicaPods {
     pub pod: u32,
     /// IP addresses of all pods of the replica, by their index in it.
     pub addresses: Vec<String>,
+    /// For each pod the index of the pod that holds second copies of its part of the state, see
+    /// [`ReplicaPlace::holders`].
+    pub holders: Vec<Option<u32>>,
 }
 
 impl ReplicaPods {
@@ -22,6 +31,7 @@ impl ReplicaPods {
             life: place.life.clone(),
             pod: place.pod,
             addresses: place.addresses.clone(),
+            holders: place.holders.clone(),
         }
     }
 
@@ -34,10 +44,15 @@ impl ReplicaPods {
     /// Names and values for a process to start.
     #[must_use]
     pub fn to_pairs(&self) -> Vec<(&'static str, String)> {
+        let holder = |holder: &Option<u32>| {
+            holder.map_or_else(|| NO_HOLDER.to_owned(), |pod| pod.to_string())
+        };
+        let holders: Vec<String> = self.holders.iter().map(holder).collect();
         vec![
             (REPLICA_LIFE, self.life.clone()),
             (REPLICA_POD, self.pod.to_string()),
             (REPLICA_ADDRESSES, self.addresses.join(",")),
+            (REPLICA_HOLDERS, holders.join(",")),
             // Only scripts need it: the built-in trainer sends it over its connections.
             (REPLICA_STORE_PORT, ports::REPLICA_STORE.to_string()),
         ]
@@ -60,9 +75,23 @@ impl ReplicaPods {
             return Ok(None);
         };
         let addresses: Vec<String> = addresses.split(',').map(str::to_owned).collect();
+        let is_pod = |pod: &u32| (*pod as usize) < addresses.len();
+        let holders = get(REPLICA_HOLDERS).unwrap_or_default();
+        let holders: Option<Vec<Option<u32>>> = (holders.split(','))
+            .filter(|text| !text.is_empty())
+            .map(|text| match text {
+                NO_HOLDER => Some(None),
+                text => text.parse().ok().filter(is_pod).map(Some),
+            })
+            .collect();
+        let all = |holders: &Vec<_>| holders.is_empty() || holders.len() == addresses.len();
+        let holders = holders.filter(all).ok_or_else(|| EnvironmentInvalid {
+            variable: REPLICA_HOLDERS,
+            found: get(REPLICA_HOLDERS),
+        })?;
         let found = text(REPLICA_POD)?;
         let pod = found.parse().ok();
-        let pod = pod.filter(|pod: &u32| (*pod as usize) < addresses.len());
+        let pod = pod.filter(is_pod);
         Ok(Some(Self {
             life: text(REPLICA_LIFE)?,
             pod: pod.ok_or(EnvironmentInvalid {
@@ -70,6 +99,7 @@ impl ReplicaPods {
                 found: Some(found),
             })?,
             addresses,
+            holders,
         }))
     }
 }
@@ -85,23 +115,37 @@ mod tests {
         })
     }
 
-    #[test]
-    fn pods_of_a_replica_round_trip() {
-        let pods = ReplicaPods {
+    fn two_pods(holders: &[Option<u32>]) -> ReplicaPods {
+        ReplicaPods {
             life: "a1".to_owned(),
             pod: 1,
             addresses: vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()],
-        };
-        assert_eq!(read(&pods.to_pairs()), Ok(Some(pods.clone())));
+            holders: holders.to_vec(),
+        }
+    }
+
+    #[test]
+    fn pods_of_a_replica_round_trip() {
+        for holders in [&[][..], &[Some(1), Some(0)], &[Some(1), None]] {
+            let pods = two_pods(holders);
+            assert_eq!(read(&pods.to_pairs()), Ok(Some(pods.clone())));
+        }
         assert_eq!(read(&[]), Ok(None));
+    }
+
+    #[test]
+    fn holders_that_are_no_pods_of_the_replica_are_refused() {
+        for holders in [&[Some(1), Some(2)][..], &[Some(1)]] {
+            let refused = read(&two_pods(holders).to_pairs()).unwrap_err();
+            assert_eq!(refused.variable, REPLICA_HOLDERS, "{holders:?}");
+        }
     }
 
     #[test]
     fn place_outside_of_the_replica_is_named() {
         let mut pairs = ReplicaPods {
-            life: "a1".to_owned(),
-            pod: 1,
-            addresses: vec!["10.0.0.1".to_owned()],
+            pod: 2,
+            ..two_pods(&[])
         }
         .to_pairs();
         assert_eq!(read(&pairs).unwrap_err().variable, REPLICA_POD);

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::ConditionReason;
+use roundhouse_api::{ConditionReason, LocalCopies};
 use roundhouse_contract::Action as Instruction;
 use roundhouse_contract::earlier::Earlier;
 
@@ -14,6 +14,7 @@ use crate::draft::Draft;
 use crate::generation::beside::{GIVEN_UP, formed_with};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::PlanReason;
+use crate::replicas::{Replica, pods_in};
 use crate::status::{counted, time_left};
 use crate::validate::ValidatedJob;
 use crate::worker_state::{is_available, may_hold_state};
@@ -26,6 +27,14 @@ const BESIDE_SURVIVORS: Duration = Duration::from_secs(30);
 pub(crate) fn are_kept(job: &ValidatedJob) -> bool {
     let checkpoint = job.checkpoint.as_ref();
     checkpoint.is_some_and(|checkpoint| checkpoint.local.is_some())
+}
+
+/// Whether pods of a replica hold copies for each other.
+#[must_use]
+pub(crate) fn have_peers(job: &ValidatedJob) -> bool {
+    let checkpoint = job.checkpoint.as_ref();
+    let local = checkpoint.and_then(|checkpoint| checkpoint.local.as_ref());
+    local.is_some_and(LocalCopies::has_peer_copies)
 }
 
 /// Which states pods hold or keep a copy of.
@@ -50,11 +59,22 @@ impl Holders {
 #[must_use]
 fn generation_of(pod: &Pod, formed: u64) -> Option<u64> {
     let document = pod.membership.as_ref().filter(|document| {
-        document.action == Instruction::Join && document.incarnation.pod_uid == pod.uid
+        let is_same = pods_in(&document.incarnation.pod_uid) == pods_in(&pod.uid);
+        document.action == Instruction::Join && is_same
     })?;
     let earlier = pod.earlier.iter().map(|it| it.generation);
     let all = earlier.chain([document.generation]);
     all.filter(|generation| *generation <= formed).max()
+}
+
+/// The newest formed generation in which so many pods of a replica were members that they may keep
+/// a whole copy of its state: all of them, or all but one if pods hold copies for each other.
+fn generation_of_replica(replica: &Replica<'_>, formed: u64, have_peers: bool) -> Option<u64> {
+    let of = |pod: &Pod| generation_of(pod, formed);
+    let mut generations: Vec<u64> = replica.present().filter_map(of).collect();
+    generations.sort_unstable_by_key(|generation| Reverse(*generation));
+    let needed = replica.pods.len() - usize::from(have_peers);
+    generations.get(needed.checked_sub(1)?).copied()
 }
 
 /// An entry for the pod's annotation of earlier generations: the generation of whose state it may
@@ -89,7 +109,14 @@ pub(crate) fn wait(draft: &mut Draft<'_>, next: &[&Pod]) -> Option<PlanReason> {
 /// copy of it.
 fn returning<'a>(draft: &Draft<'a>, next: &[&Pod]) -> Option<(Duration, &'a Pod)> {
     let formed = draft.members.formed;
-    let has_copy = |pod: &Pod| generation_of(pod, formed) == Some(formed);
+    let of_replica = |pod: &Pod| draft.replicas?.all.get(&pod.index?);
+    let has_copy = |pod: &Pod| {
+        let kept = match of_replica(pod) {
+            Some(replica) => generation_of_replica(replica, formed, have_peers(draft.job)),
+            None => generation_of(pod, formed),
+        };
+        kept == Some(formed)
+    };
     let has_state = |pod: &Pod| may_hold_state(pod) && formed_with(pod, formed) == Some(formed);
     if !are_kept(draft.job) || formed == 0 || next.iter().any(|pod| has_state(pod) || has_copy(pod))
     {

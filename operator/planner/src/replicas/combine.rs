@@ -12,6 +12,9 @@ use crate::observed::{Container, Pod, PodPhase, Processes, Termination};
 use crate::verdict::is_peer_failure;
 use crate::worker_state::{end_of_member, has_succeeded, is_alive, is_same_incarnation};
 
+/// What separates the UIDs of pods from the life of their replica.
+const LIFE: char = '@';
+
 /// `life`: that of the processes of its pods; `None` if they have several.
 /// `version`: what stands for its pods in the precondition of a write.
 pub(super) fn combine(replica: &Replica<'_>, life: Option<&str>, version: String) -> Pod {
@@ -97,7 +100,12 @@ fn notability(pod: &Pod) -> (bool, bool, bool, bool, Option<u32>) {
 
 pub(super) fn uid<'p>(uids: impl Iterator<Item = &'p str>, life: &str) -> String {
     let uids: Vec<&str> = uids.collect();
-    format!("{}@{life}", uids.join("+"))
+    format!("{}{LIFE}{life}", uids.join("+"))
+}
+
+/// The UIDs of pods in that of their replica, without its life. No UID has this character.
+pub(crate) fn pods_in(uid: &str) -> &str {
+    uid.split_once(LIFE).map_or(uid, |(pods, _)| pods)
 }
 
 pub(super) fn sum(numbers: impl Iterator<Item = u32>) -> u32 {

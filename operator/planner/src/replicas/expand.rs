@@ -1,12 +1,14 @@
 //! Turns the actions for a replica into those for its pods.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use roundhouse_contract::Membership;
 use roundhouse_contract::earlier::{Earlier, MAX_EARLIER};
 
 use super::{Replica, Replicas};
-use crate::generation::beside::generations_of;
+use crate::generation::beside;
+use crate::generation::copies::Holders;
 use crate::observed::Pod;
 use crate::plan::{Action, DeleteReason, MAX_ACTIONS, Plan};
 use crate::worker_state::is_same_incarnation;
@@ -25,7 +27,10 @@ impl Replicas<'_> {
             return plan.actions.truncate(MAX_ACTIONS);
         }
         let status = plan.status.membership.as_ref();
-        let formed = status.map_or(0, |status| status.formed);
+        let holders = Holders {
+            formed: status.map_or(0, |status| status.formed),
+            keep_copies: self.keep_copies,
+        };
         let by_version: HashMap<String, &Replica<'_>> = self.versioned().collect();
         let actions = std::mem::take(&mut plan.actions);
         for action in actions {
@@ -37,7 +42,7 @@ impl Replicas<'_> {
                     pod: _,
                 } => {
                     if let Some(replica) = by_version.get(&resource_version) {
-                        let issued = issue(replica, &membership, &earlier, formed);
+                        let issued = issue(replica, &membership, &earlier, holders);
                         plan.actions.extend(issued);
                     }
                 }
@@ -70,7 +75,7 @@ fn issue(
     replica: &Replica<'_>,
     membership: &Membership,
     earlier: &[Earlier],
-    formed: u64,
+    holders: Holders,
 ) -> Vec<Action> {
     let size = u32::try_from(replica.pods.len()).unwrap_or(u32::MAX).max(1);
     let life = replica.present().find_map(|pod| pod.replica.as_ref());
@@ -100,20 +105,24 @@ fn issue(
                 incarnation: pod.incarnation(),
                 ..membership.clone()
             },
-            earlier: kept(pod, &earlier, formed),
+            earlier: kept(pod, &earlier, holders),
         })
         .collect()
 }
 
 /// The earlier generations of a pod: those of its replica, and its own. After an issue that reached
 /// some of the pods only, these differ.
-fn kept(pod: &Pod, of_replica: &[Earlier], formed: u64) -> Vec<Earlier> {
-    let own = generations_of(pod).filter(|it| it.generation >= formed);
+fn kept(pod: &Pod, of_replica: &[Earlier], holders: Holders) -> Vec<Earlier> {
+    let own = beside::kept(holders, pod);
     let all = of_replica.iter().copied().chain(own);
     let mut kept: Vec<Earlier> = all.collect();
-    kept.sort_unstable();
+    // An entry with nodes says more than one without.
+    kept.sort_unstable_by_key(|it| (it.generation, Reverse(it.nodes)));
     kept.dedup_by_key(|it| it.generation);
-    kept.drain(..kept.len().saturating_sub(MAX_EARLIER));
+    let keeps_copy = kept.first().is_some_and(|it| it.nodes == 0);
+    let first = usize::from(keeps_copy);
+    let surplus = kept.len().saturating_sub(MAX_EARLIER);
+    kept.drain(first..first + surplus);
     kept
 }
 

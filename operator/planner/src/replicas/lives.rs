@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use roundhouse_contract::ReplicaPlace;
 use roundhouse_contract::membership::fingerprint_of;
 
-use super::{Replica, Replicas};
+use super::{Replica, Replicas, holders};
 use crate::draft::Draft;
-use crate::generation::reissue;
+use crate::generation::{copies, reissue};
 use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::Action;
@@ -36,7 +36,13 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
             continue;
         }
         if let Some(pods) = next(replicas, replica, draft.now) {
-            let actions = documents(replica, &pods, &draft.observed.nonce, draft.now);
+            let holders = if copies::have_peers(draft.job) {
+                holders::of(&pods)
+            } else {
+                Vec::new()
+            };
+            let nonce = &draft.observed.nonce;
+            let actions = documents(replica, &pods, &holders, nonce, draft.now);
             draft.actions.extend(actions);
         } else if replica.life().is_some() {
             reissue_late(draft, replica);
@@ -111,7 +117,13 @@ fn reissue_late(draft: &mut Draft<'_>, replica: &Replica<'_>) {
     }
 }
 
-fn documents(replica: &Replica<'_>, pods: &[&Pod], nonce: &str, now: Timestamp) -> Vec<Action> {
+fn documents(
+    replica: &Replica<'_>,
+    pods: &[&Pod],
+    holders: &[Option<u32>],
+    nonce: &str,
+    now: Timestamp,
+) -> Vec<Action> {
     let numbers = pods.iter().filter_map(|pod| pod.replica.as_ref());
     let number = numbers.map(|place| place.number).max().unwrap_or(0) + 1;
     let addresses = pods.iter().map(|pod| pod.ip.clone().unwrap_or_default());
@@ -127,6 +139,7 @@ fn documents(replica: &Replica<'_>, pods: &[&Pod], nonce: &str, now: Timestamp) 
             replica: replica.index,
             pod: place,
             addresses: addresses.clone(),
+            holders: holders.to_vec(),
             number,
             life: life.clone(),
             incarnation: pod.incarnation(),

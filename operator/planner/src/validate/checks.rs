@@ -72,6 +72,9 @@ fn local_copies(local: &LocalCopies) -> Result<(), InvalidSpec> {
     if local.every_steps == 0 {
         return invalid("spec.checkpoint.local.everySteps", "must be at least 1");
     }
+    if local.peer_copies > Some(1) {
+        return invalid("spec.checkpoint.local.peerCopies", "must be 0 or 1");
+    }
     if local.max_bytes().is_none() {
         let message = "must be a whole number of bytes, or one with Ki, Mi, Gi or Ti, such as 4Gi";
         return invalid(SIZE_LIMIT, message);

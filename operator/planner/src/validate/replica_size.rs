@@ -1,6 +1,6 @@
 //! Checks the number of processes that hold one copy of the state together, and whether they can.
 
-use roundhouse_api::TrainingJobSpec;
+use roundhouse_api::{LocalCopies, TrainingJobSpec};
 use roundhouse_contract::Mode;
 
 use crate::invalid::{InvalidSpec, invalid};
@@ -38,10 +38,10 @@ pub(super) fn check(
              spec.workers.sharded for a script that calls roundhouse.join()",
         );
     }
-    if pods > 1 && has_local_copies(spec) {
+    if pods == 1 && has_peer_copies(spec) {
         return invalid(
-            "spec.checkpoint.local",
-            "leave it out: it is for replicas of one pod; or leave out spec.workers.podsPerReplica",
+            "spec.checkpoint.local.peerCopies",
+            "leave it out: it is for replicas of several pods; or set spec.workers.podsPerReplica",
         );
     }
     let parallel = program.trainer().map(|it| it.parallel).unwrap_or_default();
@@ -76,7 +76,8 @@ pub(super) fn check(
     Ok(())
 }
 
-fn has_local_copies(spec: &TrainingJobSpec) -> bool {
+fn has_peer_copies(spec: &TrainingJobSpec) -> bool {
     let checkpoint = spec.checkpoint.as_ref();
-    checkpoint.is_some_and(|checkpoint| checkpoint.local.is_some())
+    let local = checkpoint.and_then(|checkpoint| checkpoint.local.as_ref());
+    local.is_some_and(LocalCopies::has_peer_copies)
 }

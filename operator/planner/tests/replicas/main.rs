@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+mod copies;
 mod failures;
 mod lives;
 mod places;

@@ -122,6 +122,13 @@ fn copies(size: &str) -> Value {
     })
 }
 
+/// A checkpoint with local copies that other pods hold, too.
+fn peer_copies() -> Value {
+    let mut checkpoint = copies("4Gi");
+    checkpoint["local"]["peerCopies"] = json!(1);
+    checkpoint
+}
+
 /// Jobs whose processes share the model.
 fn of_replicas() -> Vec<Case> {
     vec![
@@ -131,12 +138,8 @@ fn of_replicas() -> Vec<Case> {
             false,
         ),
         (
-            "checkpoint.local is for replicas of one pod",
-            json!({
-                "workers": {"podsPerReplica": 2},
-                "trainer": {"parallel": {"shard": "Zero1"}},
-                "checkpoint": copies("4Gi"),
-            }),
+            "checkpoint.local.peerCopies is for replicas of several pods",
+            json!({"checkpoint": peer_copies()}),
             false,
         ),
         (

@@ -107,6 +107,7 @@ fn with_copies(
         local: Some(LocalCopies {
             every_steps,
             medium,
+            peer_copies: None,
             size_limit: size_limit.to_owned(),
         }),
         best: None,
@@ -140,6 +141,37 @@ fn local_copies_must_fit_into_the_memory_limit() {
         let job = with_copies(size_limit, every_steps, medium, limit);
         let refused = validate(&job).err().map(|error| error.field);
         assert_eq!(refused.as_deref(), field, "{size_limit} {medium:?} {limit}");
+    }
+}
+
+#[test]
+fn at_most_one_other_pod_holds_copies() {
+    let field = Some("spec.checkpoint.local.peerCopies");
+    for (pods, peer_copies, refused) in [
+        (None, 0, None),
+        (Some(1), 1, field),
+        (Some(2), 0, None),
+        (Some(2), 1, None),
+        (Some(2), 2, field),
+    ] {
+        let mut job = with_copies("1Gi", 10, CopyMedium::Memory, "2Gi");
+        job.spec.workers.pods_per_replica = pods;
+        let trainer = job.spec.trainer.as_mut().unwrap();
+        if pods > Some(1) {
+            trainer.parallel =
+                serde_json::from_value(serde_json::json!({"shard": "Zero1"})).unwrap();
+        }
+        let local = job
+            .spec
+            .checkpoint
+            .as_mut()
+            .unwrap()
+            .local
+            .as_mut()
+            .unwrap();
+        local.peer_copies = Some(peer_copies);
+        let found = validate(&job).err().map(|error| error.field);
+        assert_eq!(found.as_deref(), refused, "{pods:?} {peer_copies}");
     }
 }
 

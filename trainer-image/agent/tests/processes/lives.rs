@@ -43,6 +43,7 @@ fn begins(agent: &Agent, life: &str) {
         replica: 5,
         pod: 1,
         addresses: vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()],
+        holders: vec![Some(1), None],
         number: 3,
         life: life.to_owned(),
         incarnation: Incarnation {

@@ -15,7 +15,7 @@ use crate::ledger::{Ledger, Opening};
 use crate::member::Member;
 use crate::replicas;
 use crate::state::State;
-use crate::world::SavingSum;
+use crate::world::{SavingSum, World};
 
 impl<R: Rendezvous> Member<'_, R> {
     /// Begins the generation's ledger on rank 0 once the ranks have the same state. `origin` is
@@ -52,6 +52,11 @@ impl<R: Rendezvous> Member<'_, R> {
     /// Adds the step's line to the ledger, after [`Self::count`]. `loss` is the mean over the
     /// batch.
     pub fn note(&mut self, batch: &Batch, loss: f64, sum: &SavingSum) {
+        if self.keeps_copies() && sum.num_copying == 0 {
+            let world_size = self.world.as_ref().map_or(1, World::size);
+            self.reporter
+                .copies_of_all(sum.num_without_copy, world_size);
+        }
         let generation = self.local_state.generation();
         let is_skipped = self.local_state.position.skips.in_a_row > 0;
         let chain = &mut self.local_state.chain;
@@ -177,7 +182,7 @@ impl<R: Rendezvous> Member<'_, R> {
             let failure = state.differs(difference, world.rank());
             let is_suspect = !matches!(failure, Failure::PeerLost(_));
             if let Some(copies) = self.copies_mut().filter(|_| is_suspect) {
-                copies.discard();
+                copies.discard(state.layout());
             }
             return Err(failure);
         }

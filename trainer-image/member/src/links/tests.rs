@@ -237,6 +237,7 @@ fn pods(test: u8, life: &str, pod: u32) -> ReplicaPods {
         addresses: [1, 2]
             .map(|pod| format!("127.{}.{high}.{}", 10 + test * 2 + pod, low.max(1)))
             .to_vec(),
+        holders: Vec::new(),
     }
 }
 

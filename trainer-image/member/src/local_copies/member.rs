@@ -1,14 +1,18 @@
 //! Restores the newest copy before the first generation, and begins copies at the ends of steps.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-use roundhouse_elastic::{CheckpointId, Origin, local_copies};
+use roundhouse_elastic::local_copies::Volume;
+use roundhouse_elastic::{CheckpointId, Origin};
 use roundhouse_report::{say, say_error};
 
-use super::file::{self, Unusable};
-use super::{Begun, LocalCopies, Written};
+use super::file::{self, Kind, Unusable};
+use super::siblings::Unreachable;
+use super::volumes::{Volumes, VolumesError};
+use super::writer::Request;
+use super::{Begun, Ended, LocalCopies, Written};
 use crate::checkpointing::Checkpointing;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
@@ -17,8 +21,6 @@ use crate::member::Member;
 use crate::state::State;
 use crate::world::SavingSum;
 
-/// Extension of a copy that could not be read.
-const UNREADABLE: &str = "unreadable";
 /// Bytes in a unit of messages.
 const MIB: u64 = 1 << 20;
 
@@ -82,44 +84,60 @@ impl<R: Rendezvous> Member<'_, R> {
     ) -> Result<(), Failure> {
         let own = self.local_state.claim();
         let has = |id: CheckpointId| own.origin.is_in_memory() && own.id() == id;
-        let copies = self
-            .checkpointing
-            .as_ref()
-            .and_then(|it| it.copies.as_ref());
-        let Some(copies) = copies else {
+        let Some(copies) = self.checkpointing.as_mut().and_then(copies_of) else {
             return Ok(());
         };
+        let volumes = copies.volumes(state.layout());
+        let dir = volumes.directory.root().display();
+        let mut moves = |num_bytes| self.reporter.state_moves(num_bytes);
         loop {
-            let newest = match copies.newest(state) {
+            let newest = match newest(&volumes) {
                 Ok(newest) => newest,
-                Err(error) => {
-                    let dir = copies.settings.dir.display();
+                Err(VolumesError::Own(error)) => {
                     say_error(&format!("{dir}: local copies cannot be read: {error}"));
                     return Ok(());
                 }
+                Err(VolumesError::Other(error)) => return Err(lost(&error)),
             };
+            let (contents, newest) = newest;
             let Some(id) = newest.filter(|id| Some(*id) >= oldest && !has(*id)) else {
                 return Ok(());
             };
-            let moves = |num_bytes| self.reporter.state_moves(num_bytes);
-            let unusable = match copies.read(id, state, &mut self.local_state, moves) {
+            let from = match volumes.obtain(id, &contents, &mut moves) {
+                Ok(from) => from,
+                Err(VolumesError::Own(error)) => return Err(failed(&volumes, id, error)),
+                Err(VolumesError::Other(error)) => return Err(lost(&error)),
+            };
+            let kind = copies.kind(state)?;
+            let path = volumes.directory.path(volumes.shard, id);
+            let unusable = match read(&path, &kind, id, state, &mut self.local_state, &mut moves) {
                 Ok(()) => {
                     let CheckpointId { generation, step } = id;
                     self.reporter.has_copy(step);
+                    let whence = from.map_or_else(String::new, |pod| format!(", from pod {pod}"));
                     say(&format!(
-                        "this worker has a local copy of step {step} of generation {generation}"
+                        "this worker has a local copy of step {step} of generation {generation}{whence}"
                     ));
+                    let places = volumes.placement.pods_of(volumes.shard);
+                    if copies.writes(state.layout()) && places.count() > 1 {
+                        copies.request(Request::Share { id, volumes });
+                    }
                     return Ok(());
                 }
                 Err(NotRead::Failed(failure)) => return Err(failure),
                 Err(NotRead::Unusable(unusable)) => unusable,
             };
-            let path = copies.path_read(id, state);
             say_error(&format!("local copy {}: {unusable}", path.display()));
-            // Without this part, an older copy is the newest whole one.
-            if let Err(error) = set_aside(&path, &unusable) {
-                say_error(&format!("local copy {}: {error}", path.display()));
-                return Ok(());
+            // Without this part, an older copy may be the newest whole one.
+            let set_aside = set_aside(&volumes, id, &unusable)
+                .and_then(|()| from.map_or(Ok(()), |pod| volumes.delete(pod, id)));
+            match set_aside {
+                Ok(()) => {}
+                Err(VolumesError::Own(error)) => {
+                    say_error(&format!("local copy {}: {error}", path.display()));
+                    return Ok(());
+                }
+                Err(VolumesError::Other(error)) => return Err(lost(&error)),
             }
         }
     }
@@ -155,41 +173,33 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         let started = Instant::now();
         let head = self.local_state.chain.head();
+        let num_copies = copies.num_copies();
         match copies.begin(rank, &head, &self.local_state, state)? {
             Begun::Writing => self.reporter.copy_begun(started.elapsed()),
             Begun::OfAnother => {}
             Begun::NoRoom { needed, limit } => self.reporter.copy_failed(&format!(
-                "two copies of this worker's state need {} MiB, and checkpoint.local.sizeLimit is {} MiB: raise it",
+                "{num_copies} copies of the state of this pod need {} MiB, and checkpoint.local.sizeLimit is {} MiB: raise it",
                 needed.div_ceil(MIB),
                 limit / MIB,
             )),
-            Begun::Unreadable(error) => self.reporter.copy_failed(&error.to_string()),
         }
         Ok(())
     }
 
-    /// Reports the copy that was written meanwhile.
+    /// Reports what the thread has done meanwhile.
     pub(crate) fn report_copy(&mut self) {
-        let Some(written) = self.copies_mut().and_then(LocalCopies::poll) else {
-            return;
-        };
-        let Written {
-            step,
-            duration,
-            result,
-        } = written;
-        match result {
-            Ok(()) => self.reporter.copied(step, duration),
-            Err(error) => self.reporter.copy_failed(&error.to_string()),
+        match self.copies_mut().and_then(LocalCopies::poll) {
+            None | Some(Ended::Shared(Ok(()))) => {}
+            Some(Ended::Shared(Err(error))) => self.reporter.copy_failed(&error.to_string()),
+            Some(Ended::Written(Written {
+                step,
+                duration,
+                result,
+            })) => match result {
+                Ok(()) => self.reporter.copied(step, duration),
+                Err(error) => self.reporter.copy_failed(&error.to_string()),
+            },
         }
-    }
-}
-
-/// Removes a copy that is of no use, and renames one that cannot be read now.
-fn set_aside(path: &Path, unusable: &Unusable) -> io::Result<()> {
-    match unusable {
-        Unusable::Io(_) => std::fs::rename(path, path.with_extension(UNREADABLE)),
-        Unusable::Damaged | Unusable::Other => std::fs::remove_file(path),
     }
 }
 
@@ -197,47 +207,62 @@ const fn copies_of(checkpointing: &mut Checkpointing) -> Option<&mut LocalCopies
     checkpointing.copies.as_mut()
 }
 
-impl LocalCopies {
-    /// The newest whole copy of this worker.
-    fn newest<S: State>(&self, state: &S) -> io::Result<Option<CheckpointId>> {
-        Ok(local_copies::newest_whole(&self.of_all(state.layout())?))
-    }
+/// What each pod has, without strays, and the newest whole state.
+fn newest(volumes: &Volumes) -> Result<(Vec<Volume>, Option<CheckpointId>), VolumesError> {
+    let contents = volumes.contents()?;
+    volumes.sweep(&contents)?;
+    let newest = volumes.placement.newest_whole(&contents);
+    Ok((contents, newest))
+}
 
-    /// Path of the copy that this process reads: its own part, or the whole state that the worker's
-    /// first process has written.
-    fn path_read<S: State>(&self, id: CheckpointId, state: &S) -> PathBuf {
-        let writer = state.layout().map_or(0, |_| self.local_rank);
-        self.path(writer, id)
-    }
+/// The failure of a process whose sibling does not answer: it has ended, or will end with this one.
+fn lost(error: &Unreachable) -> Failure {
+    Failure::ReplicaLost(error.to_string())
+}
 
-    /// Reads a copy. `moves` gets the number of bytes of each chunk.
-    fn read<S: State>(
-        &self,
-        id: CheckpointId,
-        state: &mut S,
-        local_state: &mut LocalState,
-        mut moves: impl FnMut(u64),
-    ) -> Result<(), NotRead> {
-        let path = self.path_read(id, state);
-        let kind = self.kind(state).map_err(NotRead::Failed)?;
-        let words = file::read(&path, &kind, |_, chunk| {
-            moves(chunk.len() as u64);
-            Ok::<(), NotRead>(())
-        })?;
-        let held = local_state.held(&words, id).ok_or(Unusable::Damaged)?;
-        // From here on the state is overwritten, so that no error may leave it as it was claimed.
-        file::read(&path, &kind, |at, chunk| {
-            moves(chunk.len() as u64);
-            state.copy_in(at, chunk).map_err(NotRead::Failed)
-        })
-        .map_err(|error| match error {
-            NotRead::Unusable(unusable) => NotRead::Failed(Failure::State(format!(
-                "local copy {}: {unusable}",
-                path.display()
-            ))),
-            NotRead::Failed(failure) => NotRead::Failed(failure),
-        })?;
-        *local_state = held;
-        Ok(())
+fn failed(volumes: &Volumes, id: CheckpointId, error: io::Error) -> Failure {
+    Failure::Io {
+        path: volumes.directory.path(volumes.shard, id),
+        error,
     }
+}
+
+/// Removes a copy that is of no use, and renames one that cannot be read now.
+fn set_aside(volumes: &Volumes, id: CheckpointId, unusable: &Unusable) -> Result<(), VolumesError> {
+    let (directory, shard) = (&volumes.directory, volumes.shard);
+    let set_aside = match unusable {
+        Unusable::Io(_) => directory.set_aside(shard, id),
+        Unusable::Damaged | Unusable::Other => directory.remove(shard, id),
+    };
+    set_aside.map_err(VolumesError::Own)
+}
+
+/// Reads a copy. `moves` gets the number of bytes of each chunk.
+fn read<S: State>(
+    path: &Path,
+    kind: &Kind,
+    id: CheckpointId,
+    state: &mut S,
+    local_state: &mut LocalState,
+    moves: &mut dyn FnMut(u64),
+) -> Result<(), NotRead> {
+    let words = file::read(path, kind, |_, chunk| {
+        moves(chunk.len() as u64);
+        Ok::<(), NotRead>(())
+    })?;
+    let held = local_state.held(&words, id).ok_or(Unusable::Damaged)?;
+    // From here on the state is overwritten, so that no error may leave it as it was claimed.
+    file::read(path, kind, |at, chunk| {
+        moves(chunk.len() as u64);
+        state.copy_in(at, chunk).map_err(NotRead::Failed)
+    })
+    .map_err(|error| match error {
+        NotRead::Unusable(unusable) => NotRead::Failed(Failure::State(format!(
+            "local copy {}: {unusable}",
+            path.display()
+        ))),
+        NotRead::Failed(failure) => NotRead::Failed(failure),
+    })?;
+    *local_state = held;
+    Ok(())
 }

@@ -21,6 +21,8 @@ pub struct Saving {
     pub durable_line: u64,
     /// Whether this rank still writes a local copy.
     pub is_copying: bool,
+    /// Whether this rank could not write its last local copy.
+    pub lacks_copy: bool,
 }
 
 /// The progress of checkpoints and ledger of all ranks.
@@ -38,11 +40,13 @@ pub struct SavingSum {
     pub durable_line: u64,
     /// Number of ranks that still write a local copy.
     pub num_copying: u64,
+    /// Number of ranks that could not write their last local copy.
+    pub num_without_copy: u64,
 }
 
 impl Saving {
     /// Number of slots in a sum.
-    pub const NUM_NUMBERS: usize = 8;
+    pub const NUM_NUMBERS: usize = 9;
 
     /// The numbers that a rank contributes to the sum.
     #[must_use]
@@ -54,6 +58,7 @@ impl Saving {
             gives_up,
             durable_line,
             is_copying,
+            lacks_copy,
         } = *self;
         let stages = Stages::one(stage);
         let leads = u64::from(rank == 0);
@@ -66,6 +71,7 @@ impl Saving {
             u64::from(gives_up),
             durable_line * leads,
             u64::from(is_copying),
+            u64::from(lacks_copy),
         ]
         .map(|value| value as f64)
     }
@@ -87,6 +93,7 @@ impl SavingSum {
             gives_up: at(5) > 0,
             durable_line: at(6),
             num_copying: at(7),
+            num_without_copy: at(8),
         }
     }
 }

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use roundhouse_contract::environment::{LAST_SEEN_GENERATION, REPLICA_FILE, ReplicaPods};
+use roundhouse_contract::environment::{
+    CheckpointEnvironment, LAST_SEEN_GENERATION, REPLICA_FILE, ReplicaPods,
+};
 use serde_json::Value;
 
 use super::{Job, every_steps};
@@ -12,11 +14,40 @@ impl Job {
     /// Starts replicas of `size` workers with one process each, and publishes the first generation
     /// when all are in the lobby.
     pub(crate) fn of_replicas(config: &Value, replicas: u32, size: u32, volume: &Path) -> Self {
+        let checkpoint = every_steps(volume.to_owned(), 20);
+        Self::new_replicas(config, replicas, size, checkpoint).begin(&super::digits())
+    }
+
+    /// Starts a replica of `size` workers, each of which holds second copies of the state of the
+    /// one before if it `has_peer_copies`.
+    pub(crate) fn replica_with_copies(
+        config: &Value,
+        size: u32,
+        checkpoint: CheckpointEnvironment,
+        has_peer_copies: bool,
+    ) -> Self {
+        let mut job = Self::new_replicas(config, 1, size, checkpoint);
+        job.has_peer_copies = has_peer_copies;
+        job.begin(&super::digits())
+    }
+
+    /// Makes a rank kill itself the next time it comes to a point, and waits for its end.
+    pub(crate) fn kill_at(&mut self, rank: u32, point: &str) {
+        super::replace(&self.path("fault"), &format!("{rank}:{point}"));
+        assert_eq!(self.exit_code(rank as usize), None, "{}", self.logs());
+    }
+
+    fn new_replicas(
+        config: &Value,
+        replicas: u32,
+        size: u32,
+        checkpoint: CheckpointEnvironment,
+    ) -> Self {
         let mut job = Self::new(config, replicas * size, 1);
         job.replica_size = size;
         job.lives = vec![1; replicas as usize];
-        job.checkpoint = Some(every_steps(volume.to_owned(), 20));
-        job.begin(&super::digits())
+        job.checkpoint = Some(checkpoint);
+        job
     }
 
     /// The workers of a replica.
@@ -54,6 +85,10 @@ impl Job {
                 .workers_of(replica)
                 .into_iter()
                 .map(|it| self.address_of(it))
+                .collect(),
+            holders: (0..self.replica_size)
+                .filter(|_| self.has_peer_copies)
+                .map(|pod| Some((pod + 1) % self.replica_size))
                 .collect(),
         };
         let directory = self.run_dir(node).join(&pods.life);

@@ -16,6 +16,7 @@ fn standing(rank: u64) -> RankVote {
             gives_up: false,
             durable_line: 7 * (rank + 1),
             is_copying: false,
+            lacks_copy: false,
         },
         own_time: Duration::from_millis(250 * rank),
     }

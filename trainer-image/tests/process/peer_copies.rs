@@ -1,0 +1,257 @@
+//! Copies of the state in the pods of a replica: it survives the death of all its processes, and,
+//! with second copies in other pods, the loss of any pod.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::environment::{CheckpointEnvironment, LocalCopiesEnvironment};
+use roundhouse_elastic::CheckpointId;
+use serde_json::{Value, json};
+use tch::Tensor;
+use tempfile::TempDir;
+
+use crate::g05_parity::difference;
+use crate::harness::{Job, assert_proven, config, every_steps};
+
+const STEPS: u64 = 200;
+/// Number of steps between two copies.
+const EVERY: u64 = 10;
+/// More than the tests train.
+const NEVER: u64 = 1_000_000;
+const PODS: u32 = 3;
+/// Time in which the other processes end once one is lost. Collectives time out after a minute.
+const TIME_TO_END: Duration = Duration::from_secs(40);
+
+fn sharded() -> Value {
+    let mut config = config();
+    config["steps"] = json!(STEPS);
+    config["slices"] = json!(8);
+    config["parallel"] = json!({"shard": "Zero3"});
+    config
+}
+
+/// The weights of one process.
+fn undisturbed() -> Vec<(String, Tensor)> {
+    let mut config = sharded();
+    config.as_object_mut().unwrap().remove("parallel");
+    let mut job = Job::train(&config, 1, 1);
+    job.complete();
+    job.weights()
+}
+
+/// A job of one replica whose pods keep copies.
+struct Replica {
+    job: Job,
+    shared: TempDir,
+    copies: TempDir,
+    generation: u64,
+}
+
+impl Replica {
+    fn start(has_peer_copies: bool) -> Self {
+        Self::with_volumes(tempfile::tempdir().unwrap(), has_peer_copies)
+    }
+
+    fn with_volumes(copies: TempDir, has_peer_copies: bool) -> Self {
+        let shared = tempfile::tempdir().unwrap();
+        let settings = CheckpointEnvironment {
+            local: Some(LocalCopiesEnvironment {
+                dir: copies.path().to_owned(),
+                every_steps: EVERY,
+                max_bytes: None,
+            }),
+            ..every_steps(shared.path().to_owned(), NEVER)
+        };
+        let job = Job::replica_with_copies(&sharded(), PODS, settings, has_peer_copies);
+        job.pace_steps(10);
+        let generation = 1;
+        Self {
+            job,
+            shared,
+            copies,
+            generation,
+        }
+    }
+
+    fn volume(&self, pod: u32) -> PathBuf {
+        self.copies.path().join(pod.to_string())
+    }
+
+    /// The steps of which a pod has a copy of this part.
+    fn copies(&self, pod: u32, shard: u32) -> BTreeSet<u64> {
+        let directory = self.volume(pod).join(format!("shard-{shard}"));
+        let entries = std::fs::read_dir(directory).into_iter().flatten();
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        let ids = names.filter_map(|name| CheckpointId::parse(name.to_str().unwrap()));
+        ids.map(|id| id.step).collect()
+    }
+
+    /// The newest step of which each part is in both of its pods.
+    fn safe(&self) -> u64 {
+        let of = |pod| {
+            let holder = self.copies((pod + 1) % PODS, pod);
+            &self.copies(pod, pod) & &holder
+        };
+        let common = (0..PODS).map(of).reduce(|left, right| &left & &right);
+        common.unwrap_or_default().pop_last().unwrap_or(0)
+    }
+
+    /// Waits for a step of which each part is in both of its pods.
+    fn wait_for_copies(&self, after: u64) {
+        self.job.wait_for("safe copies", |_| self.safe() > after);
+    }
+
+    /// Starts the processes again. Returns the first step that they train.
+    fn restart(&mut self) -> u64 {
+        self.job.begin_life(0, self.generation);
+        self.generation += 1;
+        self.job.issue_when_ready(self.generation);
+        let generation = self.generation;
+        self.job.wait_for("a step", |status| {
+            status.generation == generation && status.step > 0
+        });
+        self.job.first_step_of(generation)
+    }
+
+    fn complete(mut self) {
+        self.job.pace_steps(0);
+        self.job.complete();
+        assert_proven(self.shared.path(), STEPS);
+        let found = difference(&self.job.weights(), &undisturbed());
+        assert!(found == 0.0, "{found:e}\n{}", self.job.logs());
+    }
+}
+
+fn lose(volume: &Path) {
+    std::fs::remove_dir_all(volume).unwrap();
+}
+
+#[test]
+fn replica_whose_processes_die_continues_from_its_copies() {
+    let mut replica = Replica::start(false);
+    let has_copies = |replica: &Replica| (0..PODS).all(|pod| replica.copies(pod, pod).len() > 1);
+    replica.job.wait_for("copies", |_| has_copies(&replica));
+    replica.job.signal(1, "-KILL");
+    let codes = replica.job.exit_codes();
+    assert_eq!(codes, [Some(75), None, Some(75)], "{}", replica.job.logs());
+    let own = |pod| replica.copies(pod, pod);
+    let common = (0..PODS).map(own).reduce(|left, right| &left & &right);
+    let newest = common.unwrap().pop_last().unwrap();
+    assert_eq!(replica.copies(1, 0), BTreeSet::new(), "no second copies");
+    assert_eq!(replica.restart(), newest + 1, "{}", replica.job.logs());
+    replica.complete();
+}
+
+/// A process dies at each point of a copy, and its pod or another one is lost with its volume.
+#[test]
+fn replica_that_loses_any_pod_continues_from_the_copies_of_the_others() {
+    let mut replica = Replica::start(true);
+    for (rank, point, lost) in [
+        (0, "Backward", 0),
+        (1, "CopyBegun", 1),
+        (2, "CopyWritten", 0),
+        (1, "CopyComplete", 1),
+        (0, "CopyComplete", 2),
+    ] {
+        let what = format!("rank {rank} at {point}, pod {lost} is lost");
+        // After a restart the copy that was read is soon in two pods again.
+        replica.wait_for_copies(0);
+        replica.wait_for_copies(replica.safe());
+        let known = replica.safe();
+        replica.job.kill_at(rank, point);
+        let killed = Instant::now();
+        replica.job.exit_codes();
+        let elapsed = killed.elapsed();
+        assert!(
+            elapsed < TIME_TO_END,
+            "{what}: the others ended after {elapsed:?}"
+        );
+        let safe = replica.safe();
+        assert!(safe >= known && safe > 0, "{what}: {safe} {known}");
+        lose(&replica.volume(lost));
+        let first = replica.restart();
+        assert!(
+            first > safe,
+            "{what}: {first} {safe}\n{}",
+            replica.job.logs()
+        );
+    }
+    replica.complete();
+}
+
+#[test]
+fn damaged_copy_is_not_used_from_another_pod_either() {
+    let mut replica = Replica::start(true);
+    replica.wait_for_copies(0);
+    replica.wait_for_copies(replica.safe());
+    for rank in 0..PODS {
+        replica.job.signal(rank as usize, "-STOP");
+    }
+    for rank in 0..PODS {
+        replica.job.signal(rank as usize, "-KILL");
+    }
+    replica.job.exit_codes();
+    let (safe, older) = (replica.safe(), replica.copies(1, 0));
+    let newest = *older.last().unwrap();
+    lose(&replica.volume(0));
+    for step in older.iter().filter(|step| **step >= safe) {
+        let id = CheckpointId {
+            generation: 1,
+            step: *step,
+        };
+        let path = replica.volume(1).join("shard-0").join(id.name());
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let first = replica.restart();
+    assert!(first <= safe, "{first} {newest}\n{}", replica.job.logs());
+    assert!(replica.job.logs().contains("it is damaged"));
+    replica.complete();
+}
+
+/// Each pod keeps at most two copies of its own part and two of that which it holds for another.
+#[test]
+fn pod_keeps_no_more_copies_than_its_volume_must_hold() {
+    let replica = Replica::start(true);
+    for _ in 0..4 {
+        replica.wait_for_copies(replica.safe());
+        for pod in 0..PODS {
+            let of = |shard| replica.copies(pod, shard).len();
+            let (own, held) = (of(pod), of((pod + PODS - 1) % PODS));
+            assert!(own <= 2 && held <= 2, "{own} {held}");
+            assert_eq!(of((pod + 1) % PODS), 0);
+        }
+    }
+}
+
+/// Without the part of one process, the parts of the others are of no use.
+#[test]
+fn copy_that_one_process_cannot_write_is_reported_by_all() {
+    for (pod, shard, reason) in [
+        (2, 2, "1 of 3 ranks could not write their part"),
+        // The holder of the first process.
+        (1, 0, "pod 1 of this replica, at 127.77."),
+    ] {
+        let copies = tempfile::tempdir().unwrap();
+        let blocked = copies.path().join(format!("{pod}/shard-{shard}"));
+        std::fs::create_dir_all(blocked.parent().unwrap()).unwrap();
+        std::fs::write(&blocked, "no directory").unwrap();
+        let replica = Replica::with_volumes(copies, true);
+        let job = &replica.job;
+        job.wait_for_nodes(&[0], "the reason", |status| {
+            let progress = status.progress.as_ref();
+            let error = progress.and_then(|progress| progress.local_error.as_ref());
+            error.is_some_and(|error| error.contains(reason))
+        });
+        let progress = job.status(0, 0).unwrap().progress.unwrap();
+        assert_eq!(progress.local_step, None);
+        std::fs::remove_file(&blocked).unwrap();
+        job.wait_for_nodes(&[0], "a copy", |status| {
+            let progress = status.progress.as_ref();
+            progress.is_some_and(|it| it.local_error.is_none() && it.local_step.is_some())
+        });
+        assert!(replica.safe() > 0, "{}", job.logs());
+    }
+}
