@@ -2,9 +2,12 @@
 with one after every step, in alternating runs on this machine; prints a table.
 
 The copies are in memory (/dev/shm), as with `medium: Memory`. PyTorch saves its checkpoints there,
-too, with torch.distributed.checkpoint.async_save.
+too, with torch.distributed.checkpoint.async_save. With --pods, two processes with Zero3 are the
+pods of a replica, alone and with copies in each other's pod (`peerCopies: 1`); PyTorch's have
+FSDP2.
 """
 import argparse
+import os
 import pathlib
 import statistics
 import sys
@@ -19,18 +22,47 @@ INTERVALS = (None, 10, 1)
 MEMORY = "/dev/shm"
 
 
-def measure(trainer, data, name, seconds, every):
-    """The median steps per second of one process, and the last pause of training in ms."""
+class Pods(World):
+    """One replica of two pods, each with a process and a loopback address of its own."""
+
+    life = "life"
+
+    def __init__(self, trainer, directory, data, config, variables, hold_copies):
+        addresses = [f"127.78.{os.getpid() % 250}.{pod + 1}" for pod in range(2)]
+
+        def of_pod(pod):
+            return variables(pod) | {
+                "ROUNDHOUSE_SHARDED": "true",
+                "ROUNDHOUSE_REPLICA_FILE": str(pathlib.Path(directory) / f"run-{pod}" / "store"),
+                "ROUNDHOUSE_REPLICA_LIFE": self.life,
+                "ROUNDHOUSE_REPLICA_POD": str(pod),
+                "ROUNDHOUSE_REPLICA_ADDRESSES": ",".join(addresses),
+                "ROUNDHOUSE_REPLICA_HOLDERS": "1,0" if hold_copies else "",
+                "ROUNDHOUSE_REPLICA_STORE_PORT": "29564",
+            }
+
+        super().__init__(trainer, directory, data, config | {"parallel": {"shard": "Zero3"}}, 2, of_pod)
+
+
+def measure(options, data, name, every, hold_copies=False):
+    """The median steps per second, and the last pause of training in ms."""
     config = CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7}
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory(dir=MEMORY) as copies:
-        variables = THREADS
-        if every:
-            variables = THREADS | {
-                "ROUNDHOUSE_CHECKPOINT_LOCAL_DIR": copies,
+
+        def variables(node):
+            if not every:
+                return THREADS
+            return THREADS | {
+                "ROUNDHOUSE_CHECKPOINT_LOCAL_DIR": f"{copies}/{node}",
                 "ROUNDHOUSE_CHECKPOINT_LOCAL_EVERY_STEPS": str(every),
             }
-        with World(trainer, place, data, config, 1, lambda _: variables) as workers:
-            found = rate(workers, 1, seconds)
+
+        if options.pods:
+            world = Pods(options.trainer, place, data, config, variables, hold_copies)
+        else:
+            world = World(options.trainer, place, data, config, 1, variables)
+        with world as workers:
+            found = rate(workers, len(workers.processes), options.seconds)
             pause = workers.metric(0, "local_copy_stall_seconds") or 0
             skipped = workers.metric(0, "local_copies_skipped_total") or 0
             return found, 1000 * pause, skipped
@@ -43,9 +75,14 @@ def main():
     parser.add_argument("--models", default="gpt2,gpt2-wide")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement")
+    parser.add_argument("--pods", action="store_true", help="measure a replica of two pods that hold copies for each other")
     options = parser.parse_args()
     print("| model | copies | ours, steps/s | price | pause, ms | skipped | PyTorch, steps/s | price |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
+    of_peer = (2, options.seconds, "fsdp") if options.pods else (1, options.seconds)
+    # When copies are made, and whether another pod holds them, too.
+    sides = [(every, False) for every in INTERVALS]
+    sides += [(every, True) for every in INTERVALS[1:] if options.pods]
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
@@ -53,21 +90,24 @@ def main():
             mine, theirs = {}, {}
             for number in range(options.rounds):
                 print(f"{name}, round {number + 1} of {options.rounds}", file=sys.stderr)
+                for side in sides:
+                    mine.setdefault(side, []).append(measure(options, data, name, *side))
                 for every in INTERVALS:
-                    mine.setdefault(every, []).append(measure(options.trainer, data, name, options.seconds, every))
-                    found, _ = peer(options.python, name, 1, options.seconds, save_every=every)
+                    found, _ = peer(options.python, name, *of_peer, save_every=every)
                     theirs.setdefault(every, []).append(found)
-            for every in INTERVALS:
-                print_row(name, every, mine, theirs)
+            for side in sides:
+                print_row(name, side, mine, theirs)
 
 
-def print_row(name, every, mine, theirs):
-    ours_now, pause, skipped = map(statistics.median, zip(*mine[every]))
-    ours_before = statistics.median(found for found, _, _ in mine[None])
+def print_row(name, side, mine, theirs):
+    every, hold_copies = side
+    ours_now, pause, skipped = map(statistics.median, zip(*mine[side]))
+    ours_before = statistics.median(found for found, _, _ in mine[None, False])
     peer_now, peer_before = statistics.median(theirs[every]), statistics.median(theirs[None])
     prices = [f"{100 * (1 - now / before):.1f} %" for now, before in ((ours_now, ours_before), (peer_now, peer_before))]
     when = f"every {every} steps" if every else "none"
-    print(f"| {name} | {when} | {ours_now:.2f} | {prices[0]} | {pause:.1f} | {skipped:.0f} | {peer_now:.2f} | {prices[1]} |", flush=True)
+    where = ", in both pods" if hold_copies else ""
+    print(f"| {name} | {when}{where} | {ours_now:.2f} | {prices[0]} | {pause:.1f} | {skipped:.0f} | {peer_now:.2f} | {prices[1]} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ class World:
     remaining processes."""
 
     procs_per_worker = 1
+    # The life of a replica of several workers.
+    life = ""
 
     def __init__(self, trainer, directory, data, config, nodes, variables=None):
         self.trainer, self.directory, self.data = trainer, pathlib.Path(directory), pathlib.Path(data)
@@ -139,6 +141,7 @@ class World:
         """Issues a generation: the workers get the ranks in this order."""
         for rank, node in enumerate(nodes):
             document = {
+                "life": self.life,
                 "generation": generation,
                 "action": "Join",
                 "nodeRank": rank,

@@ -145,7 +145,7 @@ fn replica_whose_processes_die_continues_from_its_copies() {
 
 /// A process dies at each point of a copy, and its pod or another one is lost with its volume.
 #[test]
-fn replica_that_loses_any_pod_continues_from_the_copies_of_the_others() {
+fn replica_that_loses_a_pod_continues_from_other_copies() {
     let mut replica = Replica::start(true);
     for (rank, point, lost) in [
         (0, "Backward", 0),

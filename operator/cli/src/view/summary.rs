@@ -51,7 +51,8 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
         }
     }
     if let Some(step) = newest_copy(facts, status.checkpoint.as_ref()) {
-        all.push(format!("The newest local copy holds {step} steps."));
+        let places = places_of_copies(facts);
+        all.push(format!("The newest local copy holds {step} steps{places}."));
     }
     if status.incidents.total > 0 {
         let number = counted(status.incidents.total, "incident");
@@ -74,6 +75,25 @@ fn newest_copy(facts: &Facts, known: Option<&CheckpointStatus>) -> Option<u64> {
     let known = known.map(|it| (it.local_step, it.step));
     let (local, saved) = copies.filter(|(local, _)| local.is_some()).or(known)?;
     local.filter(|local| saved < Some(*local))
+}
+
+/// In how many pods the parts of a copy are, if pods hold copies for each other.
+fn places_of_copies(facts: &Facts) -> String {
+    let members = facts.workers().into_iter().filter(|it| it.place.is_some());
+    let replicas = members.filter_map(|worker| worker.replica);
+    let holders = replicas.filter_map(|it| it.holders.get(it.pod as usize).copied());
+    let holders: Vec<Option<u32>> = holders.collect();
+    let (held, all) = (holders.iter().flatten().count(), holders.len());
+    if all == 0 {
+        String::new()
+    } else if held == all {
+        ", each part of it in two pods".to_owned()
+    } else {
+        format!(
+            ", but for {} of {all} pods no pod on another node holds one",
+            all - held
+        )
+    }
 }
 
 /// A number of seconds as a duration, such as `3m10s`.

@@ -1,8 +1,9 @@
 use roundhouse_contract::{Progress, Repeat, RepeatSource, labels};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::JobView;
 use crate::command::status::text;
+use crate::facts::Facts;
 use crate::testing::{before, job, now, progress};
 
 fn shown(view: &JobView) -> String {
@@ -73,19 +74,7 @@ fn ranks_of_large_replicas_show_replica_and_shard() {
         .with("status/membership/worldSize", json!(2))
         .with("status/membership/nodes", json!(1))
         .facts();
-    let place = |pod: u32| {
-        let place = json!({
-            "replica": 3, "pod": pod, "addresses": ["10.0.0.1", "10.0.0.2"], "number": 1, "life": "a1",
-            "incarnation": {"podUid": "u", "restarts": 0},
-        });
-        place.to_string()
-    };
-    for (number, pod) in (0..).zip(&mut facts.pods) {
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(labels::REPLICA.to_owned(), place(number));
-        let text = annotations.get_mut(labels::MEMBERSHIP).unwrap();
-        *text = text.replacen('{', "{\"life\":\"a1\",", 1);
-    }
+    put_in_replica(&mut facts, json!([]));
     let view = JobView::of(&facts);
     let shown_of = |of: fn(&crate::view::ranks::Rank) -> Option<&str>| {
         view.ranks.iter().map(of).collect::<Vec<_>>()
@@ -100,6 +89,44 @@ fn ranks_of_large_replicas_show_replica_and_shard() {
     );
     let text = shown(&view);
     assert!(text.contains("RANK  REPLICA  SHARD  POD"), "{text}");
+}
+
+/// Gives the job's two pods their places in replica 3. `holders` are the pods that hold copies.
+fn put_in_replica(facts: &mut Facts, holders: Value) {
+    for (number, pod) in (0..).zip(&mut facts.pods) {
+        let place = json!({
+            "replica": 3, "pod": number, "addresses": ["10.0.0.1", "10.0.0.2"], "number": 1,
+            "life": "a1", "incarnation": {"podUid": "u", "restarts": 0}, "holders": holders,
+        });
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(labels::REPLICA.to_owned(), place.to_string());
+        let text = annotations.get_mut(labels::MEMBERSHIP).unwrap();
+        *text = text.replacen('{', "{\"life\":\"a1\",", 1);
+    }
+}
+
+#[test]
+fn places_of_a_copy_are_shown() {
+    for (holders, expected) in [
+        (json!([]), "The newest local copy holds 40 steps."),
+        (
+            json!([1, 0]),
+            "The newest local copy holds 40 steps, each part of it in two pods.",
+        ),
+        (
+            json!([null, null]),
+            "40 steps, but for 2 of 2 pods no pod on another node holds one.",
+        ),
+    ] {
+        let mut facts = job()
+            .trains(2)
+            .with("spec/workers/podsPerReplica", json!(2))
+            .with("status/checkpoint", json!({"localStep": 40}))
+            .facts();
+        put_in_replica(&mut facts, holders);
+        let text = shown(&JobView::of(&facts));
+        assert!(text.contains(expected), "{text}");
+    }
 }
 
 #[test]

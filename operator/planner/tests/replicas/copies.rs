@@ -1,6 +1,6 @@
 //! Copies of the state in the pods of replicas (`checkpoint.local`): each pod learns which one
-//! holds its second copies, and nothing continues from an older state while a replica with a copy is
-//! about to return.
+//! holds its second copies, and nothing continues from an older state while a replica with a copy
+//! is about to return.
 
 use crate::cluster::Cluster;
 
