@@ -70,6 +70,14 @@ pub fn without_ipv6(address: SocketAddr, error: ErrorKind) -> Option<SocketAddr>
     (is_everywhere && !is_other).then_some(ipv4)
 }
 
+/// The socket of a process with this local rank, at the first of a range of ports of its pod;
+/// `None` if `address` is not an IP address, or there is no such port.
+#[must_use]
+pub fn at(address: &str, first: u16, local_rank: u32) -> Option<SocketAddr> {
+    let port = first.checked_add(u16::try_from(local_rank).ok()?)?;
+    Some(SocketAddr::new(address.parse().ok()?, port))
+}
+
 /// The rendezvous port of a generation's scripts. It differs from the previous generation's, so
 /// that a process that has not noticed the end of its generation finds no peer.
 #[must_use]

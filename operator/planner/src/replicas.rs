@@ -17,10 +17,10 @@ use crate::validate::ValidatedJob;
 
 mod assign;
 mod combine;
+mod copy_holders;
 mod expand;
 mod fill;
 mod former;
-mod holders;
 pub(crate) mod lives;
 
 pub(crate) use combine::pods_in;

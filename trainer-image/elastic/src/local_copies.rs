@@ -14,7 +14,7 @@ use crate::checkpoint::CheckpointId;
 mod tests;
 
 /// The complete copies in the volume of one pod, by shard.
-pub type Volume = BTreeMap<u32, BTreeSet<CheckpointId>>;
+pub type Contents = BTreeMap<u32, BTreeSet<CheckpointId>>;
 
 /// Where the copies of a worker's shards belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Placement {
     /// Returns the newest state of which each part is in some volume; `None` if there is none.
     /// `volumes` are those of the pods, by their index.
     #[must_use]
-    pub fn newest_whole(&self, volumes: &[Volume]) -> Option<CheckpointId> {
+    pub fn newest_whole(&self, volumes: &[Contents]) -> Option<CheckpointId> {
         self.newest(
             |shard, id| volumes.iter().any(|volume| has(volume, shard, id)),
             volumes,
@@ -48,7 +48,7 @@ impl Placement {
 
     /// Returns the newest state of which each part is in all of its places.
     #[must_use]
-    pub fn newest_safe(&self, volumes: &[Volume]) -> Option<CheckpointId> {
+    pub fn newest_safe(&self, volumes: &[Contents]) -> Option<CheckpointId> {
         self.newest(
             |shard, id| self.missing(volumes, shard, id).next().is_none(),
             volumes,
@@ -58,15 +58,25 @@ impl Placement {
     /// Returns the state to keep while the next one is written: the newest safe one, or the newest
     /// whole one if none is safe.
     #[must_use]
-    pub fn kept(&self, volumes: &[Volume]) -> Option<CheckpointId> {
+    pub fn kept(&self, volumes: &[Contents]) -> Option<CheckpointId> {
         self.newest_safe(volumes)
             .or_else(|| self.newest_whole(volumes))
+    }
+
+    /// Returns the state to keep beside the state `id`, which a process is about to read: a safe
+    /// one, or the newest whole one before it, in case `id` is damaged.
+    #[must_use]
+    pub fn kept_beside(&self, id: CheckpointId, volumes: &[Contents]) -> Option<CheckpointId> {
+        let is_whole =
+            |shard, other| other < id && volumes.iter().any(|volume| has(volume, shard, other));
+        let safe = self.newest_safe(volumes).filter(|safe| *safe != id);
+        safe.or_else(|| self.newest(is_whole, volumes))
     }
 
     /// Indices of the pods that should have a part of a state and lack it.
     pub fn missing(
         &self,
-        volumes: &[Volume],
+        volumes: &[Contents],
         shard: u32,
         id: CheckpointId,
     ) -> impl Iterator<Item = u32> {
@@ -81,7 +91,7 @@ impl Placement {
     /// of a worker and their holders change. A copy of the state to keep stays until that state is
     /// safe without it.
     #[must_use]
-    pub fn strays(&self, volumes: &[Volume], pod: u32) -> Vec<(u32, CheckpointId)> {
+    pub fn strays(&self, volumes: &[Contents], pod: u32) -> Vec<(u32, CheckpointId)> {
         let is_safe = self.newest_safe(volumes).is_some();
         let needed = self.newest_whole(volumes).filter(|_| !is_safe);
         let own = volumes.get(pod as usize).into_iter().flatten();
@@ -95,7 +105,7 @@ impl Placement {
     fn newest(
         &self,
         counts: impl Fn(u32, CheckpointId) -> bool,
-        volumes: &[Volume],
+        volumes: &[Contents],
     ) -> Option<CheckpointId> {
         let of_first = volumes.iter().filter_map(|volume| volume.get(&0));
         let known: BTreeSet<CheckpointId> = of_first.flatten().copied().collect();
@@ -104,6 +114,8 @@ impl Placement {
     }
 }
 
-fn has(volume: &Volume, shard: u32, id: CheckpointId) -> bool {
+/// Whether a volume has a copy.
+#[must_use]
+pub fn has(volume: &Contents, shard: u32, id: CheckpointId) -> bool {
     volume.get(&shard).is_some_and(|ids| ids.contains(&id))
 }

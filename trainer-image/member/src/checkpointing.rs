@@ -254,7 +254,7 @@ impl Checkpointing {
             gives_up: false,
             durable_line: self.ledger.as_ref().map_or(0, Ledger::durable),
             is_copying: self.copies.as_ref().is_some_and(LocalCopies::is_writing),
-            lacks_copy: self.copies.as_ref().is_some_and(LocalCopies::has_failed),
+            copy_failed: self.copies.as_ref().is_some_and(LocalCopies::has_failed),
         }
     }
 

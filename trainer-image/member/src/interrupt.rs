@@ -265,6 +265,7 @@ fn abort_failed(of_replica: &Mutex<Vec<Weak<dyn Abort>>>) {
             say_error("a collective that waits for the processes of this worker has failed");
             group.abort();
         }
+        let_go(group);
     }
 }
 

@@ -10,14 +10,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::{LocalCopiesEnvironment, ReplicaPods};
+use roundhouse_contract::environment::LocalCopiesEnvironment;
 use roundhouse_elastic::local_copies::Placement;
 use roundhouse_elastic::state::Layout;
 use roundhouse_elastic::{CheckpointId, Digest, Head, saving};
-use roundhouse_report::{say, say_error};
+use roundhouse_report::say_error;
 
 use crate::checkpoint::Identity;
 use crate::failure::Failure;
@@ -29,6 +29,8 @@ mod directory;
 mod file;
 mod member;
 mod message;
+mod pods;
+mod restore;
 mod server;
 mod siblings;
 mod transfer;
@@ -37,10 +39,9 @@ mod writer;
 
 use directory::Directory;
 use file::Kind;
-use server::Server;
-use siblings::Siblings;
+use pods::Pods;
 use volumes::Volumes;
-use writer::{Done, NotWritten, Request, Write, Written};
+use writer::{Done, Ended, NewCopy, Request};
 
 /// How long a process that ends waits for its copy in progress, to delete it.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,17 +53,16 @@ pub struct LocalCopies {
     directory: Directory,
     local_rank: u32,
     local_world_size: u32,
-    /// The pods of the replica and their processes; `None` if it has one pod.
-    pods: Option<(ReplicaPods, Siblings)>,
-    /// Serves the copies of this pod to the others, while this exists.
-    _server: Option<Server>,
+    /// The pods of the replica; `None` if it has one.
+    pods: Option<Pods>,
     /// Hash of the training and its tensors.
     training: Digest,
     requests: Sender<Request>,
     results: Receiver<Done>,
     /// Memory of the last snapshot, for the next one.
     buffer: Option<Box<dyn Snapshot>>,
-    is_writing: bool,
+    /// Number of requests to the thread that have not ended.
+    num_requested: u32,
     /// Whether the last copy could not be written.
     has_failed: bool,
     /// Set when copies must not get their names any more.
@@ -71,7 +71,7 @@ pub struct LocalCopies {
 
 /// What became of a copy that is due.
 #[derive(Debug)]
-pub(crate) enum Begun {
+enum Begun {
     /// The thread writes it.
     Writing,
     /// Another process of the worker writes it.
@@ -102,21 +102,10 @@ impl LocalCopies {
         if let Err(error) = directory.remove_partial(|shard| shard % procs == local_rank) {
             say_error(&format!("{}: {error}", directory.root().display()));
         }
-        let failed = |error| Failure::Io {
-            path: "the port for copies of the state".into(),
-            error,
-        };
-        let (mut pods, mut server) = (None, None);
-        if let Some(of_replica) = &launch.replica_pods {
-            let siblings = Siblings::of(of_replica, local_rank).map_err(failed)?;
-            if let Some(address) = siblings.address(of_replica.pod) {
-                let (life, max_bytes) = (of_replica.life.clone(), settings.max_bytes);
-                let started = Server::start(address, life, directory.clone(), max_bytes);
-                server = Some(started.map_err(failed)?);
-            }
-            say_holder(of_replica);
-            pods = Some((of_replica.clone(), siblings));
-        }
+        let replica = launch.replica_pods.as_ref();
+        let start =
+            |replica| Pods::start(replica, local_rank, directory.clone(), settings.max_bytes);
+        let pods = replica.map(start).transpose()?;
         let (requests, received) = channel();
         let (done, results) = channel();
         let is_discarded = Arc::new(AtomicBool::new(false));
@@ -132,21 +121,22 @@ impl LocalCopies {
             local_rank,
             local_world_size: procs,
             pods,
-            _server: server,
             training: identity.hash(table),
             requests,
             results,
             buffer: None,
-            is_writing: false,
+            num_requested: 0,
             has_failed: false,
             is_discarded,
         }))
     }
 
-    /// Whether this pod has a copy.
-    pub(crate) fn has_copies(&self) -> bool {
+    /// Whether this process can save the state of a copy if it is asked to leave before it trains.
+    /// In a replica of several pods the others are not asked, so it would wait for their parts.
+    pub(crate) fn can_save(&self) -> bool {
         let contents = self.directory.contents();
-        contents.is_ok_and(|contents| contents.values().any(|ids| !ids.is_empty()))
+        let has_copies = || contents.is_ok_and(|it| it.values().any(|ids| !ids.is_empty()));
+        self.pods.is_none() && has_copies()
     }
 
     /// Whether a copy is due after this step.
@@ -156,7 +146,7 @@ impl LocalCopies {
 
     /// Whether this process still writes a copy.
     pub(crate) const fn is_writing(&self) -> bool {
-        self.is_writing
+        self.num_requested > 0
     }
 
     /// Whether this process could not write its last copy, or let another pod hold it.
@@ -171,23 +161,22 @@ impl LocalCopies {
 
     /// Returns what has ended since the last call.
     fn poll(&mut self) -> Option<Ended> {
-        let done = self.results.try_recv().ok()?;
-        Some(self.end(done))
+        match self.results.try_recv() {
+            Ok(done) => Some(self.end(done)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                (self.num_requested, self.has_failed) = (0, true);
+                None
+            }
+        }
     }
 
     fn end(&mut self, done: Done) -> Ended {
-        self.is_writing = false;
-        match done {
-            Done::Written(written, snapshot) => {
-                self.buffer = Some(snapshot);
-                self.has_failed = written.result.is_err();
-                Ended::Written(written)
-            }
-            Done::Shared(result) => {
-                self.has_failed = result.is_err();
-                Ended::Shared(result)
-            }
-        }
+        let Done { ended, snapshot } = done;
+        self.buffer = snapshot.or_else(|| self.buffer.take());
+        self.num_requested = self.num_requested.saturating_sub(1);
+        self.has_failed = ended.has_failed();
+        ended
     }
 
     /// Begins to copy this process' part of the state whose ledger ends with `head`. The state may
@@ -215,7 +204,7 @@ impl LocalCopies {
         }
         let begun = Instant::now();
         let snapshot = state.snapshot(0..kind.state_bytes, self.buffer.take())?;
-        self.request(Request::Write(Write {
+        self.request(Request::Write(NewCopy {
             id: CheckpointId::of(head),
             rank,
             begun,
@@ -228,16 +217,17 @@ impl LocalCopies {
     }
 
     fn request(&mut self, request: Request) {
-        self.is_writing = true;
-        // The thread lives as long as this process.
-        let _ = self.requests.send(request);
+        // Without the thread, which has panicked then, no copy counts.
+        match self.requests.send(request) {
+            Ok(()) => self.num_requested += 1,
+            Err(_) => self.has_failed = true,
+        }
     }
 
     /// Number of copies of each part for which the volume must have room: the one before and the
     /// one in progress, of this pod and of a pod whose copies this one holds.
     fn num_copies(&self) -> u64 {
-        let pods = self.pods.as_ref().map(|(pods, _)| pods);
-        let holds = pods.is_some_and(|pods| pods.holders.contains(&Some(pods.pod)));
+        let holds = self.pods.as_ref().is_some_and(Pods::hold_copies_here);
         if holds { 4 } else { 2 }
     }
 
@@ -245,10 +235,15 @@ impl LocalCopies {
     /// copies of its siblings are of no use either.
     pub(crate) fn discard(&mut self, layout: Option<&Layout>) {
         self.is_discarded.store(true, Ordering::Relaxed);
-        if self.is_writing
-            && let Ok(done) = self.results.recv_timeout(DISCARD_TIMEOUT)
-        {
-            self.end(done);
+        let deadline = Instant::now() + DISCARD_TIMEOUT;
+        while self.is_writing() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.results.recv_timeout(left) {
+                Ok(done) => {
+                    self.end(done);
+                }
+                Err(_) => break,
+            }
         }
         if !self.writes(layout) {
             return;
@@ -263,18 +258,18 @@ impl LocalCopies {
 
     /// The volumes of this worker's pods, and what belongs where.
     fn volumes(&self, layout: Option<&Layout>) -> Volumes {
-        let pods = self.pods.as_ref().map(|(pods, _)| pods);
+        let replica = self.pods.as_ref().map(|pods| &pods.replica);
         let (shard, num_shards) = layout.map_or((0, 1), |it| (it.shard(), it.num_shards()));
         let shards_per_pod = layout.map_or(1, |_| self.local_world_size);
         Volumes {
             directory: self.directory.clone(),
-            siblings: self.pods.as_ref().map(|(_, siblings)| siblings.clone()),
+            siblings: self.pods.as_ref().map(|pods| pods.siblings.clone()),
             placement: Placement {
                 num_shards,
                 shards_per_pod,
-                holders: pods.map_or_else(Vec::new, |pods| pods.holders.clone()),
+                holders: replica.map_or_else(Vec::new, |it| it.holders.clone()),
             },
-            pod: pods.map_or(0, |pods| pods.pod),
+            pod: replica.map_or(0, |it| it.pod),
             shard,
         }
     }
@@ -290,25 +285,5 @@ impl LocalCopies {
             layout: state.layout().map(of_parts),
             state_bytes: state.num_own_bytes()?,
         })
-    }
-}
-
-/// What the thread has done.
-#[derive(Debug)]
-enum Ended {
-    Written(Written),
-    Shared(Result<(), NotWritten>),
-}
-
-/// Says where the second copies of this pod go, if the job wants some.
-fn say_holder(pods: &ReplicaPods) {
-    match pods.holders.get(pods.pod as usize) {
-        Some(Some(holder)) => say(&format!(
-            "pod {holder} of this replica holds second copies of the state of this pod"
-        )),
-        Some(None) => say_error(
-            "no pod of this replica on another node can hold second copies of the state of this pod",
-        ),
-        None => {}
     }
 }

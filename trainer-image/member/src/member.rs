@@ -79,7 +79,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         } = control;
         reporter.enter(Phase::Lobby);
         let copies = checkpointing.as_ref().and_then(|it| it.copies.as_ref());
-        if copies.is_some_and(LocalCopies::has_copies) {
+        if copies.is_some_and(LocalCopies::can_save) {
             // If the process is asked to leave now, it saves the state of its copy.
             machine.apply(Event::HasState);
         }

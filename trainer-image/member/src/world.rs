@@ -74,6 +74,12 @@ impl<G: Group> World<G> {
         }
     }
 
+    /// Whether this rank belongs to the replica with rank 0.
+    #[must_use]
+    pub const fn is_in_first_replica(&self) -> bool {
+        self.rank < self.num_shards
+    }
+
     /// Number of consecutive ranks that share one copy of the state; 1 if each rank has all of it.
     #[must_use]
     pub const fn num_shards(&self) -> u32 {

@@ -185,11 +185,10 @@ impl Reporter {
         self.metrics.checkpoints.copy_begun(stall);
     }
 
-    /// Reports the local copy that this process has read: its worker has all parts of it.
+    /// Reports the local copy that this process has read.
     pub fn has_copy(&mut self, step: u64) {
         self.metrics.checkpoints.has_copy(step);
         self.copied_step = Some(step);
-        self.progress.local_step = Some(step);
     }
 
     /// Reports that this process has a complete copy of its part of this step's state.
@@ -200,15 +199,15 @@ impl Reporter {
         self.has_failed_copy = false;
     }
 
-    /// Reports what all ranks conclude once none of them writes a copy: whether the last copy has
-    /// all parts.
-    pub fn copies_of_all(&mut self, num_failed: u64, world_size: u32) {
+    /// Reports that no rank of this worker writes a copy, and how many of them could not write
+    /// their part of the last one.
+    pub fn copy_ended(&mut self, num_failed: u64) {
         if num_failed == 0 {
             self.progress.local_step = self.copied_step;
             self.set_copy_problem(None);
         } else if !self.has_failed_copy {
             self.set_copy_problem(Some(format!(
-                "{num_failed} of {world_size} ranks could not write their part; their logs say why"
+                "the parts of {num_failed} of the processes of this worker are missing: read the logs of its pods for the reason"
             )));
         }
     }

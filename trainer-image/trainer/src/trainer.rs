@@ -149,8 +149,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Ends all collectives that still wait for peers: their threads would keep the process from
-    /// its end until their timeouts.
+    /// Aborts all collectives that still wait for peers. Otherwise their threads keep the process
+    /// alive until the collectives time out.
     fn abandon(&mut self) {
         if let Some(replica) = &self.replica {
             replica.abort();

@@ -90,12 +90,6 @@ pub enum CopyMedium {
 }
 
 impl LocalCopies {
-    /// Whether other pods hold copies, too.
-    #[must_use]
-    pub fn has_peer_copies(&self) -> bool {
-        self.peer_copies.is_some_and(|copies| copies > 0)
-    }
-
     /// [`Self::size_limit`] in bytes; `None` if it is not of the form that the schema requires.
     #[must_use]
     pub fn max_bytes(&self) -> Option<u64> {
@@ -115,6 +109,13 @@ impl LocalCopies {
 const DEFAULT_SECONDS: u64 = 600;
 
 impl Checkpoint {
+    /// Whether pods of a replica hold copies of the state for each other.
+    #[must_use]
+    pub fn has_peer_copies(&self) -> bool {
+        let local = self.local.as_ref();
+        local.is_some_and(|local| local.peer_copies > Some(0))
+    }
+
     /// Age in seconds at which the next checkpoint is due; `None` if the age does not count.
     #[must_use]
     pub const fn seconds(&self) -> Option<u64> {

@@ -90,7 +90,7 @@ fn places_of_copies(facts: &Facts) -> String {
         ", each part of it in two pods".to_owned()
     } else {
         format!(
-            ", but for {} of {all} pods no pod on another node holds one",
+            "; {} of {all} pods have no second copy on another node",
             all - held
         )
     }

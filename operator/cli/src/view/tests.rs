@@ -74,7 +74,7 @@ fn ranks_of_large_replicas_show_replica_and_shard() {
         .with("status/membership/worldSize", json!(2))
         .with("status/membership/nodes", json!(1))
         .facts();
-    put_in_replica(&mut facts, json!([]));
+    put_in_replica(&mut facts, &json!([]));
     let view = JobView::of(&facts);
     let shown_of = |of: fn(&crate::view::ranks::Rank) -> Option<&str>| {
         view.ranks.iter().map(of).collect::<Vec<_>>()
@@ -92,7 +92,7 @@ fn ranks_of_large_replicas_show_replica_and_shard() {
 }
 
 /// Gives the job's two pods their places in replica 3. `holders` are the pods that hold copies.
-fn put_in_replica(facts: &mut Facts, holders: Value) {
+fn put_in_replica(facts: &mut Facts, holders: &Value) {
     for (number, pod) in (0..).zip(&mut facts.pods) {
         let place = json!({
             "replica": 3, "pod": number, "addresses": ["10.0.0.1", "10.0.0.2"], "number": 1,
@@ -115,7 +115,7 @@ fn places_of_a_copy_are_shown() {
         ),
         (
             json!([null, null]),
-            "40 steps, but for 2 of 2 pods no pod on another node holds one.",
+            "40 steps; 2 of 2 pods have no second copy on another node.",
         ),
     ] {
         let mut facts = job()
@@ -123,7 +123,7 @@ fn places_of_a_copy_are_shown() {
             .with("spec/workers/podsPerReplica", json!(2))
             .with("status/checkpoint", json!({"localStep": 40}))
             .facts();
-        put_in_replica(&mut facts, holders);
+        put_in_replica(&mut facts, &holders);
         let text = shown(&JobView::of(&facts));
         assert!(text.contains(expected), "{text}");
     }

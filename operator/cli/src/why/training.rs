@@ -69,7 +69,7 @@ fn local_copies(facts: &Facts) -> Option<Diagnosis> {
         )
         .shown_by(error)
         .advise("If checkpoint.local.sizeLimit is too small, suspend the job, raise it, and resume the job.")
-        .advise("If the disk of a node is full, make room on it. The job tries again by itself."),
+        .advise("If the disk of a node is full, make room on it. If another pod does not answer, read its log. The job tries again by itself."),
     )
 }
 

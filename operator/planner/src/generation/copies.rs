@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionReason, LocalCopies};
+use roundhouse_api::{Checkpoint, ConditionReason};
 use roundhouse_contract::Action as Instruction;
 use roundhouse_contract::earlier::Earlier;
 
@@ -33,8 +33,7 @@ pub(crate) fn are_kept(job: &ValidatedJob) -> bool {
 #[must_use]
 pub(crate) fn have_peers(job: &ValidatedJob) -> bool {
     let checkpoint = job.checkpoint.as_ref();
-    let local = checkpoint.and_then(|checkpoint| checkpoint.local.as_ref());
-    local.is_some_and(LocalCopies::has_peer_copies)
+    checkpoint.is_some_and(Checkpoint::has_peer_copies)
 }
 
 /// Which states pods hold or keep a copy of.
@@ -67,12 +66,18 @@ fn generation_of(pod: &Pod, formed: u64) -> Option<u64> {
     all.filter(|generation| *generation <= formed).max()
 }
 
-/// The newest formed generation in which so many pods of a replica were members that they may keep
-/// a whole copy of its state: all of them, or all but one if pods hold copies for each other.
-fn generation_of_replica(replica: &Replica<'_>, formed: u64, have_peers: bool) -> Option<u64> {
-    let of = |pod: &Pod| generation_of(pod, formed);
-    let mut generations: Vec<u64> = replica.present().filter_map(of).collect();
+/// The newest formed generation of whose state these pods of a replica may keep a whole copy: all
+/// pods of the replica were members, or all but one if each of them holds copies of another.
+fn generation_of_replica<'a>(
+    replica: &Replica<'_>,
+    pods: impl Iterator<Item = &'a Pod>,
+    formed: u64,
+) -> Option<u64> {
+    let mut generations: Vec<u64> = pods.filter_map(|pod| generation_of(pod, formed)).collect();
     generations.sort_unstable_by_key(|generation| Reverse(*generation));
+    let mut places = replica.present().filter_map(|pod| pod.replica.as_ref());
+    let have_peers =
+        places.any(|place| !place.holders.is_empty() && place.holders.iter().all(Option::is_some));
     let needed = replica.pods.len() - usize::from(have_peers);
     generations.get(needed.checked_sub(1)?).copied()
 }
@@ -109,24 +114,27 @@ pub(crate) fn wait(draft: &mut Draft<'_>, next: &[&Pod]) -> Option<PlanReason> {
 /// copy of it.
 fn returning<'a>(draft: &Draft<'a>, next: &[&Pod]) -> Option<(Duration, &'a Pod)> {
     let formed = draft.members.formed;
+    let stays = |pod: &Pod| pod.phase == PodPhase::Running && !pod.deleting && !pod.unreachable;
     let of_replica = |pod: &Pod| draft.replicas?.all.get(&pod.index?);
-    let has_copy = |pod: &Pod| {
+    // A replica may lack a pod, as long as the others keep a whole copy.
+    let keeps_copy = |pod: &Pod| {
         let kept = match of_replica(pod) {
-            Some(replica) => generation_of_replica(replica, formed, have_peers(draft.job)),
-            None => generation_of(pod, formed),
+            Some(replica) => {
+                let staying = replica.present().filter(|pod| stays(pod));
+                generation_of_replica(replica, staying, formed)
+            }
+            None => generation_of(pod, formed).filter(|_| stays(pod)),
         };
         kept == Some(formed)
     };
     let has_state = |pod: &Pod| may_hold_state(pod) && formed_with(pod, formed) == Some(formed);
-    if !are_kept(draft.job) || formed == 0 || next.iter().any(|pod| has_state(pod) || has_copy(pod))
-    {
+    let has_it = |pod: &&Pod| has_state(pod) || keeps_copy(pod);
+    if !are_kept(draft.job) || formed == 0 || next.iter().any(has_it) {
         return None;
     }
     let workers = draft.members.workers.values().copied();
-    let returning = workers.filter(|pod| {
-        let stays = pod.phase == PodPhase::Running && !pod.deleting && !pod.unreachable;
-        stays && !is_available(pod) && !draft.members.is_condemned(pod) && has_copy(pod)
-    });
+    let returning = workers
+        .filter(|pod| !is_available(pod) && !draft.members.is_condemned(pod) && keeps_copy(pod));
     // The newest generation may not be known yet. Its survivors have a newer state.
     let most = if next.iter().any(|pod| may_hold_state(pod)) {
         BESIDE_SURVIVORS

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use roundhouse_contract::ReplicaPlace;
 use roundhouse_contract::membership::fingerprint_of;
 
-use super::{Replica, Replicas, holders};
+use super::{Replica, Replicas, copy_holders};
 use crate::draft::Draft;
 use crate::generation::{copies, reissue};
 use crate::lifecycle::suspend::still_leaves;
@@ -37,7 +37,7 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
         }
         if let Some(pods) = next(replicas, replica, draft.now) {
             let holders = if copies::have_peers(draft.job) {
-                holders::of(&pods)
+                copy_holders::next(&pods)
             } else {
                 Vec::new()
             };

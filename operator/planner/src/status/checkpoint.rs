@@ -53,6 +53,7 @@ fn merged(
     let Some(mut now) = reported(progress) else {
         let mut before = before?;
         before.best = before.best.filter(is_kept);
+        before.local_step = None;
         return Some(before);
     };
     let before = before.unwrap_or_default();
@@ -60,8 +61,8 @@ fn merged(
     if now.step.is_none() {
         (now.step, now.time) = (before.step, before.time);
     }
+    // Unlike a checkpoint, an earlier copy may be gone with its pod.
     let has_copies = copies::are_kept(job);
-    now.local_step = now.local_step.or(before.local_step);
     now.local_step = now
         .local_step
         .filter(|step| has_copies && now.step < Some(*step));

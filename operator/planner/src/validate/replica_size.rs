@@ -1,6 +1,6 @@
 //! Checks the number of processes that hold one copy of the state together, and whether they can.
 
-use roundhouse_api::{LocalCopies, TrainingJobSpec};
+use roundhouse_api::{Checkpoint, TrainingJobSpec};
 use roundhouse_contract::Mode;
 
 use crate::invalid::{InvalidSpec, invalid};
@@ -38,10 +38,11 @@ pub(super) fn check(
              spec.workers.sharded for a script that calls roundhouse.join()",
         );
     }
-    if pods == 1 && has_peer_copies(spec) {
+    let checkpoint = spec.checkpoint.as_ref();
+    if pods == 1 && checkpoint.is_some_and(Checkpoint::has_peer_copies) {
         return invalid(
             "spec.checkpoint.local.peerCopies",
-            "leave it out: it is for replicas of several pods; or set spec.workers.podsPerReplica",
+            "leave it out: it is for replicas of several pods; or set spec.workers.podsPerReplica to 2 or more",
         );
     }
     let parallel = program.trainer().map(|it| it.parallel).unwrap_or_default();
@@ -74,10 +75,4 @@ pub(super) fn check(
         }
     }
     Ok(())
-}
-
-fn has_peer_copies(spec: &TrainingJobSpec) -> bool {
-    let checkpoint = spec.checkpoint.as_ref();
-    let local = checkpoint.and_then(|checkpoint| checkpoint.local.as_ref());
-    local.is_some_and(LocalCopies::has_peer_copies)
 }

@@ -4,14 +4,30 @@
 
 use crate::cluster::Cluster;
 
+/// Which copies the pods of a job keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    None,
+    Own,
+    OfPeers,
+}
+
+/// What happens to one pod of the replica.
+#[derive(Clone, Copy, Debug)]
+enum OtherPod {
+    Restarts,
+    IsCreatedAgain,
+    IsCutOff,
+}
+
 /// A replica has trained, and another one that has never trained is ready beside it once its
 /// containers have died.
-fn newcomer_beside_a_broken_replica(has_peer_copies: bool, keeps: bool) -> Cluster {
+fn newcomer_beside_a_broken_replica(copies: Copies, other_pod: OtherPod) -> Cluster {
     let mut cluster = Cluster::of(1, 0);
-    if has_peer_copies {
-        cluster.world.has_peer_copies();
-    } else {
-        cluster.world.saves(keeps);
+    match copies {
+        Copies::None => cluster.world.saves(false),
+        Copies::Own => cluster.world.saves(true),
+        Copies::OfPeers => cluster.world.has_peer_copies(),
     }
     cluster.settle();
     assert_eq!(cluster.world.observed.formed, Some(1));
@@ -19,8 +35,11 @@ fn newcomer_beside_a_broken_replica(has_peer_copies: bool, keeps: bool) -> Clust
     cluster.step();
     cluster.step();
     cluster.kubelets_work();
-    for name in ["digits-worker-0-0", "digits-worker-1-0"] {
-        cluster.container_dies(name);
+    cluster.container_dies("digits-worker-0-0");
+    match other_pod {
+        OtherPod::Restarts => cluster.container_dies("digits-worker-1-0"),
+        OtherPod::IsCreatedAgain => cluster.vanishes("digits-worker-1-0"),
+        OtherPod::IsCutOff => cluster.is_cut_off("digits-worker-1-0", true),
     }
     for _ in 0..6 {
         for name in ["digits-worker-2-0", "digits-worker-3-0"] {
@@ -31,11 +50,6 @@ fn newcomer_beside_a_broken_replica(has_peer_copies: bool, keeps: bool) -> Clust
     }
     assert!(cluster.pod("digits-worker-2-0").ready);
     cluster
-}
-
-fn message(cluster: &Cluster) -> String {
-    let status = cluster.world.observed.status.front().unwrap();
-    status.message.clone()
 }
 
 #[test]
@@ -56,33 +70,39 @@ fn pods_on_other_nodes_hold_the_copies() {
 
 #[test]
 fn new_replica_waits_for_the_one_with_a_copy() {
-    for has_peer_copies in [false, true] {
-        let mut cluster = newcomer_beside_a_broken_replica(has_peer_copies, true);
-        assert_eq!(cluster.world.generation(), 1);
-        let message = message(&cluster);
-        assert!(message.contains("keeps a copy"), "{message}");
-        cluster.settle();
-        assert_eq!(cluster.world.generation(), 2);
-        assert_eq!(cluster.num_replicas(), 2);
+    for (copies, other_pod, waits) in [
+        (Copies::Own, OtherPod::Restarts, true),
+        (Copies::OfPeers, OtherPod::Restarts, true),
+        // The pod that stays holds the part of the other one.
+        (Copies::OfPeers, OtherPod::IsCreatedAgain, true),
+        (Copies::OfPeers, OtherPod::IsCutOff, true),
+        (Copies::Own, OtherPod::IsCreatedAgain, false),
+        (Copies::None, OtherPod::Restarts, false),
+    ] {
+        let mut cluster = newcomer_beside_a_broken_replica(copies, other_pod);
+        let found = cluster.world.generation() == 1;
+        assert_eq!(found, waits, "{copies:?} {other_pod:?}");
+        if waits {
+            assert_eq!(cluster.world.state(), "Recovering");
+            cluster.settle();
+            assert_eq!(cluster.world.generation(), 2);
+            assert_eq!(cluster.num_replicas(), 2);
+        }
     }
-}
-
-#[test]
-fn new_replica_does_not_wait_without_copies() {
-    let cluster = newcomer_beside_a_broken_replica(false, false);
-    assert_eq!(cluster.world.generation(), 2);
 }
 
 /// Another life of the replica was given its places and has not formed its generation.
 #[test]
 fn copy_is_remembered_beside_generations_that_never_form() {
-    let mut cluster = newcomer_beside_a_broken_replica(false, true);
+    let mut cluster = newcomer_beside_a_broken_replica(Copies::Own, OtherPod::Restarts);
     for _ in 0..3 {
         cluster.settle();
+        let formed = cluster.world.observed.formed.unwrap();
         for name in ["digits-worker-0-0", "digits-worker-1-0"] {
             let pod = cluster.pod(name);
-            let kept = pod.earlier.iter().map(|it| it.generation);
-            assert!(kept.chain([1]).any(|it| it == 1));
+            let newest = pod.membership.as_ref().map(|it| it.generation);
+            let mut kept = pod.earlier.iter().map(|it| it.generation).chain(newest);
+            assert!(kept.any(|it| it == formed), "{name}: {:?}", pod.earlier);
         }
         cluster.container_dies("digits-worker-0-0");
     }

@@ -14,7 +14,7 @@ const SHARD: &str = r#"
     [ -e untrained ] && generation=0 || generation=4
     status '{"phase":"Training","rank":'$LOCAL_RANK',"generation":'$generation',"step":17}'
     echo "run $$ $LOCAL_RANK $ROUNDHOUSE_REPLICA_LIFE $ROUNDHOUSE_REPLICA_POD" \
-        "$ROUNDHOUSE_REPLICA_ADDRESSES ${ROUNDHOUSE_LAST_SEEN_GENERATION:-none}" >&2
+        "$ROUNDHOUSE_REPLICA_ADDRESSES $ROUNDHOUSE_REPLICA_HOLDERS ${ROUNDHOUSE_LAST_SEEN_GENERATION:-none}" >&2
     while :; do
         [ -e leave ] && exit 143
         [ -e end.$LOCAL_RANK ] && { code=$(cat end.$LOCAL_RANK); rm end.$LOCAL_RANK; exit $code; }
@@ -62,7 +62,7 @@ fn process(agent: &Agent, local_rank: u32, life: &str) -> (String, String) {
     until("a process starts", || {
         let text = agent.stderr();
         let runs = text.lines().filter_map(|line| line.split_once("run "));
-        let expected = format!(" {local_rank} {life} 1 10.0.0.1,10.0.0.2 ");
+        let expected = format!(" {local_rank} {life} 1 10.0.0.1,10.0.0.2 1,- ");
         let run = runs
             .map(|(_, run)| run)
             .find(|run| run.contains(&expected))?;
@@ -72,7 +72,7 @@ fn process(agent: &Agent, local_rank: u32, life: &str) -> (String, String) {
 }
 
 fn num_runs(agent: &Agent) -> usize {
-    agent.stderr().matches(" 1 10.0.0.1,10.0.0.2 ").count()
+    agent.stderr().matches(" 1 10.0.0.1,10.0.0.2 1,- ").count()
 }
 
 /// Waits until the agent reports that a life is over.

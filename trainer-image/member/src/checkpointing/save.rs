@@ -15,7 +15,7 @@ use crate::ledger::{Ledger, Opening};
 use crate::member::Member;
 use crate::replicas;
 use crate::state::State;
-use crate::world::{SavingSum, World};
+use crate::world::SavingSum;
 
 impl<R: Rendezvous> Member<'_, R> {
     /// Begins the generation's ledger on rank 0 once the ranks have the same state. `origin` is
@@ -52,11 +52,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// Adds the step's line to the ledger, after [`Self::count`]. `loss` is the mean over the
     /// batch.
     pub fn note(&mut self, batch: &Batch, loss: f64, sum: &SavingSum) {
-        if self.keeps_copies() && sum.num_copying == 0 {
-            let world_size = self.world.as_ref().map_or(1, World::size);
-            self.reporter
-                .copies_of_all(sum.num_without_copy, world_size);
-        }
+        self.conclude_copy(sum);
         let generation = self.local_state.generation();
         let is_skipped = self.local_state.position.skips.in_a_row > 0;
         let chain = &mut self.local_state.chain;

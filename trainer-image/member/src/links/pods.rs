@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use roundhouse_contract::environment::ReplicaPods;
+use roundhouse_contract::environment::{REPLICA_ADDRESSES, ReplicaPods};
 use roundhouse_contract::ports;
 
 use super::MeetingPlace;
@@ -35,9 +35,10 @@ impl Pods {
         let addresses: Vec<SocketAddr> = pods
             .addresses
             .iter()
-            .flat_map(|address| (0..procs).map(move |local| at(address, local)))
-            .collect::<std::io::Result<_>>()
-            .map_err(|error| failed("ROUNDHOUSE_REPLICA_ADDRESSES", error))?;
+            .flat_map(|address| (0..procs).map(move |local| (address, local)))
+            .map(|(address, local)| ports::at(address, ports::REPLICA_LINKS, local))
+            .collect::<Option<_>>()
+            .ok_or_else(|| failed(REPLICA_ADDRESSES, ErrorKind::InvalidInput.into()))?;
         let shard = pods.pod * procs + local_rank;
         let own = addresses.get(shard as usize).copied();
         let own = own.ok_or_else(|| failed("the replica", ErrorKind::NotFound.into()))?;
@@ -56,15 +57,6 @@ impl Pods {
             shard,
         })
     }
-}
-
-fn at(address: &str, local_rank: u32) -> std::io::Result<SocketAddr> {
-    let port = u16::try_from(local_rank).ok();
-    let port = port.and_then(|local| ports::REPLICA_LINKS.checked_add(local));
-    let address = address.parse().ok().zip(port);
-    address
-        .map(|(ip, port)| SocketAddr::new(ip, port))
-        .ok_or_else(|| ErrorKind::InvalidInput.into())
 }
 
 fn failed(path: &str, error: Error) -> Failure {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use roundhouse_elastic::CheckpointId;
-use roundhouse_elastic::local_copies::Volume;
+use roundhouse_elastic::local_copies::Contents;
 
 use crate::checkpoint::directory::{parsed, sync_directory};
 
@@ -29,10 +29,9 @@ impl Directory {
     }
 
     /// The complete copies of all shards.
-    pub(super) fn contents(&self) -> io::Result<Volume> {
-        let shard = |name: &str| name.strip_prefix(SHARD)?.parse::<u32>().ok();
-        let mut contents = Volume::new();
-        for shard in parsed(&self.0, shard)? {
+    pub(super) fn contents(&self) -> io::Result<Contents> {
+        let mut contents = Contents::new();
+        for shard in self.shards()? {
             let copies = parsed(&self.of_shard(shard), CheckpointId::parse)?;
             contents.insert(shard, copies.into_iter().collect());
         }
@@ -75,6 +74,20 @@ impl Directory {
         superseded.try_for_each(|id| self.remove(shard, id))
     }
 
+    /// Number of bytes of all files.
+    pub(super) fn num_bytes(&self) -> io::Result<u64> {
+        let mut sum = 0;
+        for shard in self.shards()? {
+            let directory = self.of_shard(shard);
+            for name in parsed(&directory, |name| Some(name.to_owned()))? {
+                // Another process may delete it.
+                let file = std::fs::metadata(directory.join(name));
+                sum += file.map_or(0, |file| file.len());
+            }
+        }
+        Ok(sum)
+    }
+
     /// Deletes a copy, if it exists.
     pub(super) fn remove(&self, shard: u32, id: CheckpointId) -> io::Result<()> {
         remove(&self.path(shard, id))
@@ -86,7 +99,8 @@ impl Directory {
         std::fs::rename(&path, path.with_extension(UNREADABLE))
     }
 
-    /// Removes what an earlier process has not completed, of the shards that `are_own`.
+    /// Removes what an earlier process has not completed or could not read, of the shards that
+    /// `are_own`.
     pub(super) fn remove_partial(&self, are_own: impl Fn(u32) -> bool) -> io::Result<()> {
         let shard = |name: &str| name.strip_prefix(SHARD)?.parse::<u32>().ok();
         for shard in parsed(&self.0, shard)?
@@ -94,11 +108,17 @@ impl Directory {
             .filter(|it| are_own(*it))
         {
             let directory = self.of_shard(shard);
-            let partial = |name: &str| name.ends_with(PARTIAL).then(|| directory.join(name));
+            let is_of_no_use =
+                |name: &str| [PARTIAL, UNREADABLE].iter().any(|it| name.ends_with(it));
+            let partial = |name: &str| is_of_no_use(name).then(|| directory.join(name));
             let partial = parsed(&directory, partial)?;
             partial.iter().try_for_each(|path| remove(path))?;
         }
         Ok(())
+    }
+
+    fn shards(&self) -> io::Result<Vec<u32>> {
+        parsed(&self.0, |name| name.strip_prefix(SHARD)?.parse().ok())
     }
 
     fn of_shard(&self, shard: u32) -> PathBuf {

@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 
 use roundhouse_elastic::CheckpointId;
-use roundhouse_elastic::local_copies::Volume;
+use roundhouse_elastic::local_copies::Contents;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -17,32 +17,34 @@ const MOST_BYTES: u32 = 1 << 20;
 pub(super) struct Request {
     /// The life of the process that asks.
     pub life: String,
-    pub what: What,
+    pub operation: Operation,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum What {
-    /// Which copies the pod has.
+pub(super) enum Operation {
+    /// Lists the copies in the pod.
     List,
-    /// A copy, which the pod has.
+    /// Sends a copy that the pod has.
     Fetch { shard: u32, id: CheckpointId },
-    /// To hold a copy, whose bytes follow, in place of all others of the shard but one.
+    /// Stores a copy, whose bytes follow. First deletes `strays`, which belong elsewhere, and the
+    /// other copies of its shard, except `kept`.
     #[serde(rename_all = "camelCase")]
-    Hold {
+    Store {
         shard: u32,
         id: CheckpointId,
         kept: Option<CheckpointId>,
+        strays: Vec<(u32, CheckpointId)>,
         num_bytes: u64,
     },
-    /// To delete a copy.
+    /// Deletes a copy that the pod has.
     Delete { shard: u32, id: CheckpointId },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Answer {
-    Contents(Volume),
+    Contents(Contents),
     /// The bytes of a copy follow.
     #[serde(rename_all = "camelCase")]
     Copy {
@@ -81,27 +83,28 @@ mod tests {
             step: 7,
         };
         let all = [
-            What::List,
-            What::Fetch { shard: 1, id },
-            What::Hold {
+            Operation::List,
+            Operation::Fetch { shard: 1, id },
+            Operation::Store {
                 shard: 1,
                 id,
                 kept: Some(id),
+                strays: vec![(2, id)],
                 num_bytes: 9,
             },
-            What::Delete { shard: 1, id },
+            Operation::Delete { shard: 1, id },
         ];
-        for what in all {
+        for operation in all {
             let request = Request {
                 life: "0-1-a".to_owned(),
-                what,
+                operation,
             };
             let mut bytes = Vec::new();
             send(&mut bytes, &request).unwrap();
             assert_eq!(receive::<Request>(&mut &*bytes).unwrap(), request);
         }
         let mut bytes = Vec::new();
-        let contents = Volume::from([(2, [id].into())]);
+        let contents = Contents::from([(2, [id].into())]);
         send(&mut bytes, &Answer::Contents(contents.clone())).unwrap();
         let found = receive::<Answer>(&mut &*bytes).unwrap();
         assert_eq!(found, Answer::Contents(contents));

@@ -4,19 +4,20 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use roundhouse_elastic::CheckpointId;
 
 use super::directory::Directory;
-use super::message::{self, Answer, Request, What};
+use super::message::{self, Answer, Operation, Request};
 use super::transfer;
 
 /// How long a peer may send or take nothing.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most connections at a time. A process of each other pod has one, and one that it has given up.
+/// Most connections at a time. Each process of another pod has one, and perhaps one that it has
+/// abandoned.
 const MOST_CONNECTIONS: usize = 1 << 10;
 /// Pause after an accept that failed, for example because no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -34,9 +35,11 @@ struct Served {
     directory: Directory,
     /// Only processes of this life are served.
     life: String,
-    /// Most bytes of a copy that is held.
+    /// Most bytes of all copies.
     max_bytes: Option<u64>,
     num_connections: AtomicUsize,
+    /// Held while a copy is stored.
+    storing: Mutex<()>,
 }
 
 impl Server {
@@ -54,6 +57,7 @@ impl Server {
             life,
             max_bytes,
             num_connections: AtomicUsize::new(0),
+            storing: Mutex::default(),
         });
         let is_ended = Arc::clone(&is_over);
         let accept = move || accept(&listener, &served, &is_ended);
@@ -72,7 +76,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // It waits for a connection.
+        // The thread blocks in `accept`: a connection wakes it.
         let _ = TcpStream::connect_timeout(&self.address, IDLE_TIMEOUT);
     }
 }
@@ -120,19 +124,33 @@ impl Served {
             let reason = format!("this process belongs to life {}", self.life);
             return message::send(&mut stream, &Answer::Refused(reason));
         }
-        let answered = match request.what {
-            What::List => self.directory.contents().map(Answer::Contents),
-            What::Fetch { shard, id } => match self.send(&mut stream, shard, id) {
-                Ok(()) => return Ok(()),
-                Err(error) => Err(error),
-            },
-            What::Hold {
+        let answered = match request.operation {
+            Operation::List => self.directory.contents().map(Answer::Contents),
+            Operation::Fetch { shard, id } => {
+                match transfer::open(&self.directory.path(shard, id)) {
+                    Ok((mut file, num_bytes)) => {
+                        message::send(&mut stream, &Answer::Copy { num_bytes })?;
+                        // An error closes the connection: the peer expects bytes of the copy.
+                        return transfer::copy(&mut file, &mut stream, num_bytes, &mut |_| {});
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Operation::Store {
                 shard,
                 id,
                 kept,
+                strays,
                 num_bytes,
-            } => self.hold(&mut stream, shard, id, kept, num_bytes),
-            What::Delete { shard, id } => self.directory.remove(shard, id).map(|()| Answer::Done),
+            } => {
+                // A sender may have given an earlier request up that is still at work.
+                let _one = self.storing.lock().unwrap_or_else(PoisonError::into_inner);
+                let freed = self.free(shard, kept, &strays, num_bytes);
+                freed.and_then(|()| self.store(&mut stream, shard, id, num_bytes))
+            }
+            Operation::Delete { shard, id } => {
+                self.directory.remove(shard, id).map(|()| Answer::Done)
+            }
         };
         let refused = |error: io::Error| {
             Answer::Refused(format!("{}: {error}", self.directory.root().display()))
@@ -140,24 +158,35 @@ impl Served {
         message::send(&mut stream, &answered.unwrap_or_else(refused))
     }
 
-    fn send(&self, stream: &mut TcpStream, shard: u32, id: CheckpointId) -> io::Result<()> {
-        let (mut file, num_bytes) = transfer::open(&self.directory.path(shard, id))?;
-        message::send(stream, &Answer::Copy { num_bytes })?;
-        transfer::copy(&mut file, stream, num_bytes, &mut |_| {})
+    /// Deletes what makes room for a copy of a shard.
+    fn free(
+        &self,
+        shard: u32,
+        kept: Option<CheckpointId>,
+        strays: &[(u32, CheckpointId)],
+        num_bytes: u64,
+    ) -> io::Result<()> {
+        for (shard, id) in strays {
+            self.directory.remove(*shard, *id)?;
+        }
+        self.directory.keep(shard, kept)?;
+        let left = self.directory.num_bytes()?;
+        // Kubernetes would evict a pod whose volume exceeds its size.
+        match self.max_bytes {
+            Some(most) if left.saturating_add(num_bytes) > most => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
-    fn hold(
+    fn store(
         &self,
         stream: &mut TcpStream,
         shard: u32,
         id: CheckpointId,
-        kept: Option<CheckpointId>,
         num_bytes: u64,
     ) -> io::Result<Answer> {
-        if self.max_bytes.is_some_and(|most| num_bytes > most) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.directory.keep(shard, kept)?;
         let write = |path: &Path| transfer::receive(stream, path, num_bytes, &mut |_| {});
         self.directory.complete(shard, id, write)?;
         Ok(Answer::Done)

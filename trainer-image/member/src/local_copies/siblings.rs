@@ -1,16 +1,16 @@
 //! The copies in the other pods of this process' replica.
 
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::Path;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::ReplicaPods;
 use roundhouse_contract::ports;
 use roundhouse_elastic::CheckpointId;
-use roundhouse_elastic::local_copies::Volume;
+use roundhouse_elastic::local_copies::Contents;
 
-use super::message::{self, Answer, Request, What};
+use super::message::{self, Answer, Operation, Request};
 use super::server::IDLE_TIMEOUT;
 use super::transfer;
 
@@ -20,6 +20,8 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(20);
+/// How long a pod may need until a copy that it has received is on its disk.
+const DURABLE_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The processes with the local rank of this one in all pods of its replica.
 #[derive(Clone, Debug)]
@@ -30,26 +32,22 @@ pub(super) struct Siblings {
 
 /// Why a request to another pod failed.
 #[derive(Debug, thiserror::Error)]
-#[error("pod {pod} of this replica, at {address}: {error}")]
-pub(crate) struct Unreachable {
+#[error("pod {pod} of this replica: {error}")]
+pub(super) struct RequestFailed {
     pod: u32,
-    address: SocketAddr,
     error: io::Error,
 }
 
 impl Siblings {
     /// # Errors
-    /// An address is none.
+    /// [`ErrorKind::InvalidInput`] if an address of the replica is not an IP address.
     pub(super) fn of(pods: &ReplicaPods, local_rank: u32) -> io::Result<Self> {
-        let port = u16::try_from(local_rank).ok();
-        let port = port.and_then(|local| ports::REPLICA_COPIES.checked_add(local));
-        let port = port.ok_or(ErrorKind::InvalidInput)?;
-        let parse = |text: &String| text.parse::<IpAddr>().map_err(io::Error::other);
-        let addresses = pods.addresses.iter().map(parse);
-        let addresses = addresses.map(|ip| ip.map(|ip| SocketAddr::new(ip, port)));
+        let addresses = pods.addresses.iter();
+        let addresses = addresses.map(|it| ports::at(it, ports::REPLICA_COPIES, local_rank));
+        let addresses: Option<Vec<SocketAddr>> = addresses.collect();
         Ok(Self {
             life: pods.life.clone(),
-            addresses: addresses.collect::<io::Result<_>>()?,
+            addresses: addresses.ok_or(ErrorKind::InvalidInput)?,
         })
     }
 
@@ -67,61 +65,58 @@ impl Siblings {
         self.addresses.get(pod as usize).copied()
     }
 
-    /// The copies in the volume of a pod.
-    pub(super) fn contents(&self, pod: u32) -> Result<Volume, Unreachable> {
-        self.ask(pod, What::List, |_, answer| match answer {
+    /// Lists the copies in the volume of a pod.
+    pub(super) fn contents(&self, pod: u32) -> Result<Contents, RequestFailed> {
+        self.ask(pod, Operation::List, |_, answer| match answer {
             Answer::Contents(contents) => Ok(contents),
             other => Err(unexpected(other)),
         })
     }
 
-    /// Writes a copy of another pod to a new file.
+    /// Asks a pod for a copy. Returns the connection and the number of bytes to read from it.
     pub(super) fn fetch(
         &self,
         pod: u32,
         (shard, id): (u32, CheckpointId),
-        path: &Path,
-        moves: &mut dyn FnMut(u64),
-    ) -> Result<(), Unreachable> {
-        let what = What::Fetch { shard, id };
-        self.ask(pod, what, |stream, answer| match answer {
-            Answer::Copy { num_bytes } => transfer::receive(stream, path, num_bytes, moves),
+    ) -> Result<(TcpStream, u64), RequestFailed> {
+        let operation = Operation::Fetch { shard, id };
+        self.ask(pod, operation, |stream, answer| match answer {
+            Answer::Copy { num_bytes } => Ok((stream, num_bytes)),
             other => Err(unexpected(other)),
         })
     }
 
-    /// Lets a pod hold a copy in place of all others of its shard but one. `path` is the copy.
-    pub(super) fn hold(
+    /// Sends the bytes of a file to a pod. `store` makes the request from their number.
+    pub(super) fn store(
         &self,
         pod: u32,
-        (shard, id): (u32, CheckpointId),
-        kept: Option<CheckpointId>,
-        path: &Path,
-    ) -> Result<(), Unreachable> {
-        let (mut file, num_bytes) =
-            transfer::open(path).map_err(|error| self.unreachable(pod, error))?;
-        let what = What::Hold {
-            shard,
-            id,
-            kept,
-            num_bytes,
-        };
+        (mut file, num_bytes): (File, u64),
+        store: impl FnOnce(u64) -> Operation,
+    ) -> Result<(), RequestFailed> {
+        let operation = store(num_bytes);
         let send = || {
-            let mut stream = self.request(pod, what)?;
+            let mut stream = self.request(pod, operation)?;
             // A pod that refuses the copy answers before it has all bytes.
             let sent = transfer::copy(&mut file, &mut stream, num_bytes, &mut |_| {});
+            stream.set_read_timeout(Some(DURABLE_TIMEOUT))?;
             match message::receive(&mut stream) {
                 Ok(Answer::Done) => sent,
                 Ok(other) => Err(unexpected(other)),
                 Err(error) => sent.and(Err(error)),
             }
         };
-        send().map_err(|error| self.unreachable(pod, error))
+        send().map_err(|error| RequestFailed { pod, error })
     }
 
     /// Deletes a copy in another pod.
-    pub(super) fn delete(&self, pod: u32, shard: u32, id: CheckpointId) -> Result<(), Unreachable> {
-        self.ask(pod, What::Delete { shard, id }, |_, answer| match answer {
+    pub(super) fn delete(
+        &self,
+        pod: u32,
+        shard: u32,
+        id: CheckpointId,
+    ) -> Result<(), RequestFailed> {
+        let operation = Operation::Delete { shard, id };
+        self.ask(pod, operation, |_, answer| match answer {
             Answer::Done => Ok(()),
             other => Err(unexpected(other)),
         })
@@ -130,22 +125,22 @@ impl Siblings {
     fn ask<T>(
         &self,
         pod: u32,
-        what: What,
-        take: impl FnOnce(&mut TcpStream, Answer) -> io::Result<T>,
-    ) -> Result<T, Unreachable> {
+        operation: Operation,
+        take: impl FnOnce(TcpStream, Answer) -> io::Result<T>,
+    ) -> Result<T, RequestFailed> {
         let ask = || {
-            let mut stream = self.request(pod, what)?;
+            let mut stream = self.request(pod, operation)?;
             let answer = message::receive(&mut stream)?;
-            take(&mut stream, answer)
+            take(stream, answer)
         };
-        ask().map_err(|error| self.unreachable(pod, error))
+        ask().map_err(|error| RequestFailed { pod, error })
     }
 
-    fn request(&self, pod: u32, what: What) -> io::Result<TcpStream> {
+    fn request(&self, pod: u32, operation: Operation) -> io::Result<TcpStream> {
         let mut stream = self.connect(pod)?;
         transfer::prepare(&stream, IDLE_TIMEOUT)?;
         let life = self.life.clone();
-        message::send(&mut stream, &Request { life, what })?;
+        message::send(&mut stream, &Request { life, operation })?;
         Ok(stream)
     }
 
@@ -155,19 +150,11 @@ impl Siblings {
         loop {
             match TcpStream::connect_timeout(&address, ATTEMPT) {
                 Ok(stream) => return Ok(stream),
-                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(error) if Instant::now() >= deadline => {
+                    return Err(io::Error::new(error.kind(), format!("{address}: {error}")));
+                }
                 Err(_) => std::thread::sleep(RETRY),
             }
-        }
-    }
-
-    fn unreachable(&self, pod: u32, error: io::Error) -> Unreachable {
-        let nowhere = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0);
-        let address = self.address(pod).unwrap_or(nowhere);
-        Unreachable {
-            pod,
-            address,
-            error,
         }
     }
 }

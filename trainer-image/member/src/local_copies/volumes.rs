@@ -1,13 +1,15 @@
 //! The volumes of all pods of a worker, as one of its processes uses them.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use roundhouse_elastic::CheckpointId;
-use roundhouse_elastic::local_copies::{Placement, Volume};
+use roundhouse_elastic::local_copies::{Contents, Placement, has};
 
 use super::directory::Directory;
-use super::siblings::{Siblings, Unreachable};
+use super::message::Operation;
+use super::siblings::{RequestFailed, Siblings};
+use super::transfer;
 
 /// The volume of this pod, those of the other pods of its replica, and what belongs where.
 #[derive(Clone, Debug)]
@@ -24,85 +26,108 @@ pub(super) struct Volumes {
 
 /// Why copies were not read or written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum VolumesError {
+pub(super) enum VolumesError {
     /// The volume of this pod.
-    #[error("{0}")]
-    Own(io::Error),
+    #[error("{}: {error}", path.display())]
+    Own { path: PathBuf, error: io::Error },
     /// Another pod, or the connection to it.
     #[error(transparent)]
-    Other(#[from] Unreachable),
+    Other(#[from] RequestFailed),
 }
 
 impl Volumes {
     /// The complete copies in each pod.
-    pub(super) fn contents(&self) -> Result<Vec<Volume>, VolumesError> {
-        let Some(siblings) = &self.siblings else {
-            let contents = self.directory.contents().map_err(VolumesError::Own)?;
-            return Ok(vec![contents]);
-        };
-        let of = |pod| {
-            if pod == self.pod {
-                self.directory.contents().map_err(VolumesError::Own)
-            } else {
-                Ok(siblings.contents(pod)?)
-            }
-        };
-        (0..siblings.num_pods()).map(of).collect()
+    pub(super) fn contents(&self) -> Result<Vec<Contents>, VolumesError> {
+        let num_pods = self.siblings.as_ref().map_or(1, Siblings::num_pods);
+        (0..num_pods).map(|pod| self.contents_of(pod)).collect()
+    }
+
+    fn contents_of(&self, pod: u32) -> Result<Contents, VolumesError> {
+        match &self.siblings {
+            Some(siblings) if pod != self.pod => Ok(siblings.contents(pod)?),
+            _ => self.own(self.directory.contents()),
+        }
+    }
+
+    /// Whether another pod holds copies of this process' part.
+    pub(super) fn has_other_places(&self) -> bool {
+        self.placement.pods_of(self.shard).count() > 1
     }
 
     /// Deletes copies of this pod that belong elsewhere.
-    pub(super) fn sweep(&self, contents: &[Volume]) -> Result<(), VolumesError> {
+    pub(super) fn sweep(&self, contents: &[Contents]) -> Result<(), VolumesError> {
         let strays = self.placement.strays(contents, self.pod);
         let removed = strays
             .into_iter()
             .try_for_each(|(shard, id)| self.directory.remove(shard, id));
-        removed.map_err(VolumesError::Own)
+        self.own(removed)
+    }
+
+    /// Deletes the copies of this process' part in its own volume, except one.
+    pub(super) fn keep(&self, kept: Option<CheckpointId>) -> Result<(), VolumesError> {
+        self.own(self.directory.keep(self.shard, kept))
+    }
+
+    /// Writes a copy of this process' part into its own volume, see [`Directory::complete`].
+    pub(super) fn put(
+        &self,
+        id: CheckpointId,
+        write: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<(), VolumesError> {
+        let completed = self.directory.complete(self.shard, id, write);
+        completed.map_err(|error| VolumesError::Own {
+            path: self.directory.path(self.shard, id),
+            error,
+        })
     }
 
     /// Gets this process' part of a state into its own volume, if another pod has it. Returns that
-    /// pod; `None` if the volume had the part.
+    /// pod; `None` if the volume had the part. Makes room first.
     pub(super) fn obtain(
         &self,
         id: CheckpointId,
-        contents: &[Volume],
+        contents: &[Contents],
         moves: &mut dyn FnMut(u64),
     ) -> Result<Option<u32>, VolumesError> {
-        let has = |pod: &u32| {
-            let volume = contents.get(*pod as usize);
-            let ids = volume.and_then(|volume| volume.get(&self.shard));
-            ids.is_some_and(|ids| ids.contains(&id))
-        };
+        let has = |pod: &u32| has(&contents[*pod as usize], self.shard, id);
         let (Some(siblings), false) = (&self.siblings, has(&self.pod)) else {
             return Ok(None);
         };
         let Some(pod) = (0..siblings.num_pods()).find(has) else {
             return Ok(None);
         };
-        let mut fetched = Ok(());
-        let fetch = |path: &Path| {
-            fetched = siblings.fetch(pod, (self.shard, id), path, moves);
-            // The outer error has the reason.
-            fetched.as_ref().map_err(|_| io::Error::other("")).copied()
-        };
-        let completed = self.directory.complete(self.shard, id, fetch);
-        fetched?;
-        completed.map_err(VolumesError::Own)?;
+        let kept = self.placement.kept_beside(id, contents);
+        self.keep(kept)?;
+        let (mut stream, num_bytes) = siblings.fetch(pod, (self.shard, id))?;
+        self.put(id, |path| {
+            transfer::receive(&mut stream, path, num_bytes, moves)
+        })?;
         Ok(Some(pod))
     }
 
-    /// Lets the other places of this process' part hold a state that its own volume has.
+    /// Stores a copy that its own volume has in those other places of this process' part which lack
+    /// it. `contents` are what the pods had before.
     pub(super) fn share(
         &self,
         id: CheckpointId,
         kept: Option<CheckpointId>,
-        lacking: impl IntoIterator<Item = u32>,
+        contents: &[Contents],
     ) -> Result<(), VolumesError> {
         let Some(siblings) = &self.siblings else {
             return Ok(());
         };
-        let path = self.directory.path(self.shard, id);
-        for pod in lacking.into_iter().filter(|pod| *pod != self.pod) {
-            siblings.hold(pod, (self.shard, id), kept, &path)?;
+        let lacking = self.placement.missing(contents, self.shard, id);
+        for pod in lacking.filter(|pod| *pod != self.pod) {
+            let path = self.directory.path(self.shard, id);
+            let opened = transfer::open(&path);
+            let file = opened.map_err(|error| VolumesError::Own { path, error })?;
+            siblings.store(pod, file, |num_bytes| Operation::Store {
+                shard: self.shard,
+                id,
+                kept,
+                strays: self.placement.strays(contents, pod),
+                num_bytes,
+            })?;
         }
         Ok(())
     }
@@ -111,19 +136,35 @@ impl Volumes {
     pub(super) fn delete(&self, pod: u32, id: CheckpointId) -> Result<(), VolumesError> {
         match &self.siblings {
             Some(siblings) if pod != self.pod => Ok(siblings.delete(pod, self.shard, id)?),
-            _ => (self.directory.remove(self.shard, id)).map_err(VolumesError::Own),
+            _ => self.own(self.directory.remove(self.shard, id)),
         }
     }
 
-    /// Deletes all copies of this process' part, first its own ones: other pods may be gone.
+    /// Deletes all copies of this process' part in all pods that answer.
+    ///
+    /// # Errors
+    /// The first error, after an attempt in each pod.
     pub(super) fn discard(&self) -> Result<(), VolumesError> {
-        let own = self.directory.keep(self.shard, None);
-        own.map_err(VolumesError::Own)?;
-        for (pod, volume) in (0..).zip(self.contents()?) {
-            let ids = volume.get(&self.shard).into_iter().flatten();
-            ids.copied().try_for_each(|id| self.delete(pod, id))?;
-        }
-        Ok(())
+        let num_pods = self.siblings.as_ref().map_or(1, Siblings::num_pods);
+        let others = (0..num_pods).filter(|pod| *pod != self.pod);
+        let discard = |pod| {
+            let contents = self.contents_of(pod)?;
+            let mut ids = contents.get(&self.shard).into_iter().flatten().copied();
+            ids.try_for_each(|id| self.delete(pod, id))
+        };
+        let results: Vec<Result<(), VolumesError>> = std::iter::once(self.pod)
+            .chain(others)
+            .map(discard)
+            .collect();
+        results.into_iter().collect()
+    }
+
+    /// Names the volume of this pod in an error.
+    pub(super) fn own<T>(&self, result: io::Result<T>) -> Result<T, VolumesError> {
+        result.map_err(|error| VolumesError::Own {
+            path: self.directory.root().to_owned(),
+            error,
+        })
     }
 }
 

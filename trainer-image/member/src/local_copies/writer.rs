@@ -1,7 +1,7 @@
-//! The thread that writes local copies, and lets other pods hold them.
+//! The thread that writes local copies, and stores them in other pods.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use crate::state::Snapshot;
 /// What the thread does next.
 #[derive(Debug)]
 pub(super) enum Request {
-    Write(Write),
-    /// Lets other pods hold a copy that this process has read, so that it is safe again.
+    Write(NewCopy),
+    /// Stores a copy that this process has read in its other places, so that it is safe again.
     Share {
         id: CheckpointId,
         volumes: Volumes,
@@ -27,7 +27,7 @@ pub(super) enum Request {
 
 /// A copy to write.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(super) struct NewCopy {
     pub(super) id: CheckpointId,
     pub(super) rank: u32,
     /// End of the step.
@@ -38,49 +38,59 @@ pub(super) struct Write {
     pub(super) snapshot: Box<dyn Snapshot>,
 }
 
-/// The end of a request.
+/// The end of a request, with the memory of its snapshot.
 #[derive(Debug)]
-pub(super) enum Done {
-    /// With the memory of the snapshot.
-    Written(Written, Box<dyn Snapshot>),
+pub(super) struct Done {
+    pub(super) ended: Ended,
+    pub(super) snapshot: Option<Box<dyn Snapshot>>,
+}
+
+/// What the thread has done.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// A copy is in all of its places, or could not be written.
+    Written {
+        /// Number of committed steps.
+        step: u64,
+        /// From the end of its step.
+        duration: Duration,
+        result: Result<(), NotWritten>,
+    },
     Shared(Result<(), NotWritten>),
 }
 
-/// A copy that is complete or could not be written.
-#[derive(Debug)]
-pub(crate) struct Written {
-    /// Number of committed steps.
-    pub(crate) step: u64,
-    /// From the end of its step until it was complete.
-    pub(crate) duration: Duration,
-    pub(crate) result: Result<(), NotWritten>,
+impl Ended {
+    pub(super) const fn has_failed(&self) -> bool {
+        let (Self::Written { result, .. } | Self::Shared(result)) = self;
+        result.is_err()
+    }
 }
 
 /// Why a copy was not written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotWritten {
+pub(super) enum NotWritten {
     #[error(transparent)]
     State(#[from] Failure),
-    #[error("{}: {error}", path.display())]
-    Own { path: PathBuf, error: io::Error },
-    #[error("{0}")]
-    Volumes(VolumesError),
+    #[error(transparent)]
+    Volumes(#[from] VolumesError),
 }
 
 /// Fulfils all requests in their order.
 pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, is_discarded: &AtomicBool) {
     while let Ok(request) = requests.recv() {
         let end = match request {
-            Request::Write(mut copy) => {
-                let result = write(&mut copy, is_discarded);
-                let written = Written {
+            Request::Write(mut copy) => Done {
+                ended: Ended::Written {
                     step: copy.id.step,
+                    result: write(&mut copy, is_discarded),
                     duration: copy.begun.elapsed(),
-                    result,
-                };
-                Done::Written(written, copy.snapshot)
-            }
-            Request::Share { id, volumes } => Done::Shared(share(id, &volumes)),
+                },
+                snapshot: Some(copy.snapshot),
+            },
+            Request::Share { id, volumes } => Done {
+                ended: Ended::Shared(share(id, &volumes)),
+                snapshot: None,
+            },
         };
         if done.send(end).is_err() {
             return;
@@ -88,40 +98,32 @@ pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, is_discar
     }
 }
 
-/// Deletes what is not kept, writes the copy, and sends it to its other places.
-fn write(copy: &mut Write, is_discarded: &AtomicBool) -> Result<(), NotWritten> {
+/// Deletes what is not kept, writes the copy, and stores it in its other places.
+fn write(copy: &mut NewCopy, is_discarded: &AtomicBool) -> Result<(), NotWritten> {
     let (rank, id, volumes) = (copy.rank, copy.id, &copy.volumes);
     let row = copy.snapshot.bytes()?;
-    let path = volumes.directory.path(volumes.shard, id);
-    let own = |error| NotWritten::Own {
-        path: path.clone(),
-        error,
-    };
-    let contents = volumes.contents().map_err(NotWritten::Volumes)?;
-    volumes.sweep(&contents).map_err(NotWritten::Volumes)?;
+    let contents = volumes.contents()?;
+    volumes.sweep(&contents)?;
     let kept = volumes.placement.kept(&contents);
-    (volumes.directory.keep(volumes.shard, kept)).map_err(own)?;
+    volumes.keep(kept)?;
     faults::point(Point::CopyBegun, rank, id.step);
-    let write = |partial: &std::path::Path| {
-        file::write(partial, &copy.kind, &copy.words, row)?;
+    volumes.put(id, |path: &Path| {
+        file::write(path, &copy.kind, &copy.words, row)?;
         faults::point(Point::CopyWritten, rank, id.step);
         if is_discarded.load(Ordering::Relaxed) {
             return Err(io::Error::other("the state of this step is suspect"));
         }
         Ok(())
-    };
-    (volumes.directory.complete(volumes.shard, id, write)).map_err(own)?;
+    })?;
     faults::point(Point::CopyComplete, rank, id.step);
-    let places = volumes.placement.pods_of(volumes.shard);
-    (volumes.share(id, kept, places)).map_err(NotWritten::Volumes)
+    if is_discarded.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    Ok(volumes.share(id, kept, &contents)?)
 }
 
 fn share(id: CheckpointId, volumes: &Volumes) -> Result<(), NotWritten> {
-    let share = || {
-        let contents = volumes.contents()?;
-        let kept = volumes.placement.newest_safe(&contents);
-        let lacking = volumes.placement.missing(&contents, volumes.shard, id);
-        volumes.share(id, kept, lacking)
-    };
-    share().map_err(NotWritten::Volumes)
+    let contents = volumes.contents()?;
+    let kept = volumes.placement.newest_safe(&contents);
+    Ok(volumes.share(id, kept, &contents)?)
 }

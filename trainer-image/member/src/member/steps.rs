@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Member;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
-use crate::world::{RankVote, Saving, StepOutcome};
+use crate::world::{RankVote, Saving, StepOutcome, World};
 
 impl<R: Rendezvous> Member<'_, R> {
     /// Begins a step. Returns this rank's vote for its end, as far as it is known.
@@ -104,6 +104,8 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         checkpointing.report_results(generation, self.reporter)?;
         let is_time = checkpointing.saver.is_time();
-        Ok(checkpointing.standing(is_time))
+        let mut saving = checkpointing.standing(is_time);
+        saving.copy_failed &= self.world.as_ref().is_some_and(World::is_in_first_replica);
+        Ok(saving)
     }
 }

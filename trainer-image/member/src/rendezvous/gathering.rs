@@ -255,7 +255,7 @@ mod tests {
         let step = crate::world::Packing::new(0, 2).num_numbers();
         assert_eq!(
             (super::super::PROTOCOL, crate::world::state::NUM_SLOTS, step),
-            (8, 23, 18)
+            (9, 23, 19)
         );
     }
 

@@ -22,7 +22,7 @@ pub struct Saving {
     /// Whether this rank still writes a local copy.
     pub is_copying: bool,
     /// Whether this rank could not write its last local copy.
-    pub lacks_copy: bool,
+    pub copy_failed: bool,
 }
 
 /// The progress of checkpoints and ledger of all ranks.
@@ -41,7 +41,7 @@ pub struct SavingSum {
     /// Number of ranks that still write a local copy.
     pub num_copying: u64,
     /// Number of ranks that could not write their last local copy.
-    pub num_without_copy: u64,
+    pub num_copies_failed: u64,
 }
 
 impl Saving {
@@ -58,7 +58,7 @@ impl Saving {
             gives_up,
             durable_line,
             is_copying,
-            lacks_copy,
+            copy_failed,
         } = *self;
         let stages = Stages::one(stage);
         let leads = u64::from(rank == 0);
@@ -71,7 +71,7 @@ impl Saving {
             u64::from(gives_up),
             durable_line * leads,
             u64::from(is_copying),
-            u64::from(lacks_copy),
+            u64::from(copy_failed),
         ]
         .map(|value| value as f64)
     }
@@ -93,7 +93,7 @@ impl SavingSum {
             gives_up: at(5) > 0,
             durable_line: at(6),
             num_copying: at(7),
-            num_without_copy: at(8),
+            num_copies_failed: at(8),
         }
     }
 }

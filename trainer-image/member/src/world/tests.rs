@@ -21,7 +21,7 @@ fn single_rank_agrees_with_itself() {
             gives_up: false,
             durable_line: 4,
             is_copying: false,
-            lacks_copy: false,
+            copy_failed: false,
         },
         own_time: Duration::from_millis(250),
     };
@@ -154,7 +154,7 @@ const FINE: RankVote = RankVote {
         gives_up: false,
         durable_line: 0,
         is_copying: false,
-        lacks_copy: false,
+        copy_failed: false,
     },
     own_time: Duration::ZERO,
 };

@@ -9,6 +9,11 @@ use crate::local_copies::server::Server;
 const LIFE: &str = "0-1-a";
 /// Longer than one chunk of a transfer.
 const NUM_BYTES: usize = (1 << 20) + 17;
+/// Room for four copies.
+const MAX_BYTES: u64 = 4 * NUM_BYTES as u64 + 100;
+
+/// The volumes of two new pods.
+const NOTHING: [Contents; 2] = [Contents::new(), Contents::new()];
 
 const fn id(step: u64) -> CheckpointId {
     CheckpointId {
@@ -32,7 +37,7 @@ impl Pods {
         let start = |root: &TempDir| {
             let directory = Directory::new(root.path().to_owned());
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            Server::start(any, LIFE.to_owned(), directory, Some(1 << 21)).unwrap()
+            Server::start(any, LIFE.to_owned(), directory, Some(MAX_BYTES)).unwrap()
         };
         let servers: Vec<Server> = roots.iter().map(start).collect();
         Self {
@@ -62,12 +67,12 @@ impl Pods {
     fn copy_all(&self, step: u64) {
         for pod in 0..u32::try_from(self.roots.len()).unwrap() {
             let volumes = self.volumes(pod);
-            let kept = volumes.placement.kept(&volumes.contents().unwrap());
-            volumes.directory.keep(pod, kept).unwrap();
+            let contents = volumes.contents().unwrap();
+            let kept = volumes.placement.kept(&contents);
+            volumes.keep(kept).unwrap();
             let write = |path: &Path| std::fs::write(path, part(pod, step));
-            volumes.directory.complete(pod, id(step), write).unwrap();
-            let places = volumes.placement.pods_of(pod);
-            volumes.share(id(step), kept, places).unwrap();
+            volumes.put(id(step), write).unwrap();
+            volumes.share(id(step), kept, &contents).unwrap();
         }
     }
 
@@ -105,20 +110,8 @@ fn pod_that_is_lost_gets_its_part_from_its_holder() {
 }
 
 #[test]
-fn two_states_of_each_part_stay() {
-    let pods = Pods::new(3);
-    for step in 1..5 {
-        pods.copy_all(step);
-        for volume in pods.volumes(0).contents().unwrap() {
-            let most = volume.values().map(std::collections::BTreeSet::len).max();
-            assert!(volume.len() == 2 && most <= Some(2), "{volume:?}");
-        }
-    }
-}
-
-#[test]
 fn suspect_copies_are_deleted_in_both_pods() {
-    let mut pods = Pods::new(3);
+    let pods = Pods::new(3);
     pods.copy_all(1);
     pods.volumes(1).discard().unwrap();
     let contents = pods.volumes(0).contents().unwrap();
@@ -130,10 +123,16 @@ fn suspect_copies_are_deleted_in_both_pods() {
         })
         .collect();
     assert_eq!(parts, [vec![0, 2], vec![0], vec![2]]);
-    // Another pod is gone.
+}
+
+#[test]
+fn suspect_copies_are_deleted_in_each_pod_that_answers() {
+    let mut pods = Pods::new(3);
+    pods.copy_all(1);
     pods.servers[0] = None;
-    pods.volumes(2).discard().unwrap_err();
-    assert!(!pods.volumes(2).directory.path(2, id(1)).exists());
+    pods.volumes(1).discard().unwrap_err();
+    let left = |pod: u32| pods.volumes(pod).directory.path(1, id(1)).exists();
+    assert!(!left(1) && !left(2), "its own pod and its holder");
 }
 
 #[test]
@@ -142,11 +141,10 @@ fn process_of_another_life_gets_and_leaves_nothing() {
     pods.copy_all(1);
     let mut volumes = pods.volumes(0);
     volumes.siblings = Some(Siblings::at("0-2-b".to_owned(), pods.addresses.clone()));
-    let error = volumes.contents().unwrap_err().to_string();
-    assert!(error.contains("belongs to life 0-1-a"), "{error}");
+    assert!(matches!(volumes.contents(), Err(VolumesError::Other(_))));
     let write = |path: &Path| std::fs::write(path, part(0, 2));
     volumes.directory.complete(0, id(2), write).unwrap();
-    volumes.share(id(2), None, [1]).unwrap_err();
+    volumes.share(id(2), None, &NOTHING).unwrap_err();
     let held = pods.volumes(1).directory.contents().unwrap();
     assert_eq!(held[&0], [id(1)].into(), "the copy before stays");
 }
@@ -157,7 +155,7 @@ fn transfer_that_is_cut_leaves_the_copy_before() {
     pods.copy_all(1);
     let mut stream = TcpStream::connect(pods.addresses[1]).unwrap();
     let request = format!(
-        r#"{{"life":"{LIFE}","what":{{"hold":{{"shard":0,"id":{{"generation":1,"step":2}},"kept":{{"generation":1,"step":1}},"numBytes":100}}}}}}"#
+        r#"{{"life":"{LIFE}","operation":{{"store":{{"shard":0,"id":{{"generation":1,"step":2}},"kept":{{"generation":1,"step":1}},"strays":[],"numBytes":100}}}}}}"#
     );
     let length = u32::try_from(request.len()).unwrap();
     stream.write_all(&length.to_le_bytes()).unwrap();
@@ -172,13 +170,47 @@ fn transfer_that_is_cut_leaves_the_copy_before() {
 }
 
 #[test]
-fn copy_that_is_too_large_is_refused() {
+fn copy_for_which_there_is_no_room_is_refused() {
     let pods = Pods::new(2);
     let volumes = pods.volumes(0);
-    let write = |path: &Path| std::fs::write(path, vec![0; 3 << 20]);
-    volumes.directory.complete(0, id(1), write).unwrap();
-    volumes.share(id(1), None, [1]).unwrap_err();
-    assert!(pods.volumes(1).directory.contents().unwrap().is_empty());
+    let write = |path: &Path| std::fs::write(path, vec![0; NUM_BYTES]);
+    volumes.put(id(1), write).unwrap();
+    let directory = pods.volumes(1).directory;
+    for shard in 2..6 {
+        directory.complete(shard, id(1), write).unwrap();
+    }
+    volumes.share(id(1), None, &NOTHING).unwrap_err();
+    assert!(!directory.path(0, id(1)).exists());
+    // A copy that belongs elsewhere makes room for it.
+    let stray = [Contents::new(), Contents::from([(2, [id(1)].into())])];
+    volumes.share(id(1), None, &stray).unwrap();
+    assert!(directory.path(0, id(1)).exists() && !directory.path(2, id(1)).exists());
+}
+
+/// A replica that was put together from two: its pod lacks the newest state, and has two others.
+#[test]
+fn fetched_copy_takes_the_place_of_an_older_one() {
+    let pods = Pods::new(2);
+    for step in [2, 3] {
+        for shard in 0..2 {
+            let write = |path: &Path| std::fs::write(path, part(shard, step));
+            let directory = pods.volumes(0).directory;
+            directory.complete(shard, id(step), write).unwrap();
+        }
+    }
+    for shard in 0..2 {
+        let write = |path: &Path| std::fs::write(path, part(shard, 5));
+        pods.volumes(1)
+            .directory
+            .complete(shard, id(5), write)
+            .unwrap();
+    }
+    let volumes = pods.volumes(0);
+    let contents = volumes.contents().unwrap();
+    assert_eq!(volumes.placement.newest_whole(&contents), Some(id(5)));
+    volumes.obtain(id(5), &contents, &mut |_| {}).unwrap();
+    let own = &volumes.directory.contents().unwrap()[&0];
+    assert_eq!(*own, [id(3), id(5)].into());
 }
 
 #[test]

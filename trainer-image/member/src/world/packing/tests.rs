@@ -16,7 +16,7 @@ fn standing(rank: u64) -> RankVote {
             gives_up: false,
             durable_line: 7 * (rank + 1),
             is_copying: false,
-            lacks_copy: false,
+            copy_failed: false,
         },
         own_time: Duration::from_millis(250 * rank),
     }

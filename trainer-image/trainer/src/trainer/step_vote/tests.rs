@@ -16,7 +16,7 @@ const RANK_VOTE: RankVote = RankVote {
         gives_up: false,
         durable_line: 9,
         is_copying: false,
-        lacks_copy: false,
+        copy_failed: false,
     },
     own_time: Duration::from_millis(500),
 };
