@@ -3,8 +3,8 @@ with one after every step, in alternating runs on this machine; prints a table.
 
 The copies are in memory (/dev/shm), as with `medium: Memory`. PyTorch saves its checkpoints there,
 too, with torch.distributed.checkpoint.async_save. With --pods, two processes with Zero3 are the
-pods of a replica, alone and with copies in each other's pod (`peerCopies: 1`); PyTorch's have
-FSDP2.
+pods of a replica, alone and with copies in each other's pod (`peerCopies: 1`). PyTorch is not
+measured then: it keeps no copies in other processes.
 """
 import argparse
 import os
@@ -79,7 +79,6 @@ def main():
     options = parser.parse_args()
     print("| model | copies | ours, steps/s | price | pause, ms | skipped | PyTorch, steps/s | price |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
-    of_peer = (2, options.seconds, "fsdp") if options.pods else (1, options.seconds)
     # When copies are made, and whether another pod holds them, too.
     sides = [(every, False) for every in INTERVALS]
     sides += [(every, True) for every in INTERVALS[1:] if options.pods]
@@ -92,8 +91,8 @@ def main():
                 print(f"{name}, round {number + 1} of {options.rounds}", file=sys.stderr)
                 for side in sides:
                     mine.setdefault(side, []).append(measure(options, data, name, *side))
-                for every in INTERVALS:
-                    found, _ = peer(options.python, name, *of_peer, save_every=every)
+                for every in () if options.pods else INTERVALS:
+                    found, _ = peer(options.python, name, 1, options.seconds, save_every=every)
                     theirs.setdefault(every, []).append(found)
             for side in sides:
                 print_row(name, side, mine, theirs)
@@ -103,11 +102,15 @@ def print_row(name, side, mine, theirs):
     every, hold_copies = side
     ours_now, pause, skipped = map(statistics.median, zip(*mine[side]))
     ours_before = statistics.median(found for found, _, _ in mine[None, False])
-    peer_now, peer_before = statistics.median(theirs[every]), statistics.median(theirs[None])
-    prices = [f"{100 * (1 - now / before):.1f} %" for now, before in ((ours_now, ours_before), (peer_now, peer_before))]
     when = f"every {every} steps" if every else "none"
     where = ", in both pods" if hold_copies else ""
-    print(f"| {name} | {when}{where} | {ours_now:.2f} | {prices[0]} | {pause:.1f} | {skipped:.0f} | {peer_now:.2f} | {prices[1]} |", flush=True)
+    of_peer = f"{statistics.median(theirs[every]):.2f} | {price(theirs[every], theirs[None])}" if theirs else "- | -"
+    mine_now = f"{ours_now:.2f} | {price([ours_now], [ours_before])} | {pause:.1f} | {skipped:.0f}"
+    print(f"| {name} | {when}{where} | {mine_now} | {of_peer} |", flush=True)
+
+
+def price(now, before):
+    return f"{100 * (1 - statistics.median(now) / statistics.median(before)):.1f} %"
 
 
 if __name__ == "__main__":
