@@ -248,10 +248,7 @@ fn failed(watched: &Mutex<Option<Watched>>) -> Option<u64> {
         (watched.generation, Arc::clone(watched.group.as_ref()?))
     };
     let has_failed = group.has_failed();
-    if Arc::strong_count(&group) == 1 {
-        // The training thread has left the group meanwhile.
-        let_go(group);
-    }
+    give_back(group);
     has_failed.then_some(generation)
 }
 
@@ -265,6 +262,13 @@ fn abort_failed(of_replica: &Mutex<Vec<Weak<dyn Abort>>>) {
             say_error("a collective that waits for the processes of this worker has failed");
             group.abort();
         }
+        give_back(group);
+    }
+}
+
+/// Drops a handle of a group, which the training thread may have left meanwhile.
+fn give_back(group: Arc<dyn Abort>) {
+    if Arc::strong_count(&group) == 1 {
         let_go(group);
     }
 }
