@@ -10,7 +10,7 @@ use tch::Tensor;
 
 use crate::g03_elastic::{assert_same, undisturbed};
 use crate::g05_parity::difference;
-use crate::harness::{Job, assert_proven, audit, config, every_steps, trainer};
+use crate::harness::{Job, assert_proven, audit, config, every_steps, flip_last_bit, trainer};
 
 const STEPS: u64 = 400;
 pub(crate) const EVERY: u64 = 20;
@@ -100,10 +100,7 @@ fn export_equals_the_saved_state_and_refuses_damage() {
     let (code, words, _) = exported(&volume.path().join("checkpoints"), &[]);
     assert_eq!(code, Some(64), "{words}");
 
-    let part = newest.join("shard-00001-of-00003.safetensors");
-    let mut bytes = std::fs::read(&part).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&part, bytes).unwrap();
+    flip_last_bit(&newest.join("shard-00001-of-00003.safetensors"));
     let (code, words, _) = exported(volume.path(), &[]);
     assert_eq!(code, Some(65), "{words}");
     assert!(words.contains("checksum"), "{words}");

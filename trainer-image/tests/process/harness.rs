@@ -358,6 +358,13 @@ pub(crate) fn assert_proven(volume: &Path, steps: u64) {
     assert!(text.contains(&format!("proven: {steps} of ")), "{text}");
 }
 
+/// Damages a file as a failing disk might.
+pub(crate) fn flip_last_bit(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
 /// Writes a file atomically.
 fn replace(path: &Path, text: &str) {
     let partial = path.with_extension("partial");

@@ -12,7 +12,8 @@ const STEPS: u64 = 120;
 /// The tolerance per hundred steps, relative to the largest weight of each tensor.
 const TOLERANCE: f64 = 1e-6;
 
-fn sharded(stage: &str) -> Value {
+/// A training whose state is divided among the processes of a replica.
+pub(crate) fn sharded(stage: &str) -> Value {
     let mut config = config();
     config["steps"] = json!(STEPS);
     config["slices"] = json!(8);
@@ -21,7 +22,7 @@ fn sharded(stage: &str) -> Value {
 }
 
 /// The weights of one process.
-fn undisturbed(mut config: Value) -> Vec<(String, Tensor)> {
+pub(crate) fn undisturbed(mut config: Value) -> Vec<(String, Tensor)> {
     config.as_object_mut().unwrap().remove("parallel");
     let mut job = Job::train(&config, 1, 1);
     job.complete();

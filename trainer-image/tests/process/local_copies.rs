@@ -10,7 +10,9 @@ use tempfile::TempDir;
 
 use crate::g03_elastic::{assert_same, undisturbed};
 use crate::g07_checkpoints::{checkpoints, endless, step_of, training};
-use crate::harness::{Job, assert_proven, audit, every_steps, on_device, without_evaluations};
+use crate::harness::{
+    Job, assert_proven, audit, every_steps, flip_last_bit, on_device, without_evaluations,
+};
 
 /// Number of steps between two copies.
 const EVERY: u64 = 7;
@@ -135,10 +137,7 @@ fn damaged_copy_is_not_used() {
     let volumes = Volumes::new();
     volumes.train_and_kill(1, 3 * EVERY);
     for node in 0..2 {
-        let path = volumes.of_worker(node).pop().unwrap();
-        let mut bytes = std::fs::read(&path).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        std::fs::write(&path, bytes).unwrap();
+        flip_last_bit(&volumes.of_worker(node).pop().unwrap());
     }
     let left = (0..2).filter_map(|node| volumes.of_worker(node).into_iter().rev().nth(1));
     let newest = left.map(|path| step_of(&path)).max().unwrap_or_default();
@@ -158,10 +157,7 @@ fn copy_is_used_if_the_newer_checkpoint_is_damaged() {
     }
     assert_eq!(job.exit_codes(), [Some(143); 2], "{}", job.logs());
     let saved = checkpoints(volumes.shared()).pop().expect("a checkpoint");
-    let part = saved.join("shard-00000-of-00002.safetensors");
-    let mut bytes = std::fs::read(&part).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&part, bytes).unwrap();
+    flip_last_bit(&saved.join("shard-00000-of-00002.safetensors"));
     let newest = volumes.newest(0).max(volumes.newest(1));
     assert_eq!(volumes.complete(2), newest + 1);
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use roundhouse_contract::environment::{CheckpointEnvironment, LocalCopiesEnvironment};
 use roundhouse_elastic::CheckpointId;
 use serde_json::{Value, json};
-use tch::Tensor;
 use tempfile::TempDir;
 
 use crate::g05_parity::difference;
-use crate::harness::{Job, assert_proven, config, every_steps};
+use crate::harness::{Job, assert_proven, every_steps, flip_last_bit};
+use crate::large_replicas::{sharded, undisturbed};
 
 const STEPS: u64 = 200;
 /// Number of steps between two copies.
@@ -23,21 +23,10 @@ const PODS: u32 = 3;
 /// Time in which the other processes end once one is lost. Collectives time out after a minute.
 const TIME_TO_END: Duration = Duration::from_secs(40);
 
-fn sharded() -> Value {
-    let mut config = config();
+fn training() -> Value {
+    let mut config = sharded("Zero3");
     config["steps"] = json!(STEPS);
-    config["slices"] = json!(8);
-    config["parallel"] = json!({"shard": "Zero3"});
     config
-}
-
-/// The weights of one process.
-fn undisturbed() -> Vec<(String, Tensor)> {
-    let mut config = sharded();
-    config.as_object_mut().unwrap().remove("parallel");
-    let mut job = Job::train(&config, 1, 1);
-    job.complete();
-    job.weights()
 }
 
 /// A job of one replica whose pods keep copies.
@@ -63,7 +52,7 @@ impl Replica {
             }),
             ..every_steps(shared.path().to_owned(), NEVER)
         };
-        let job = Job::replica_with_copies(&sharded(), PODS, settings, has_peer_copies);
+        let job = Job::replica_with_copies(&training(), PODS, settings, has_peer_copies);
         job.pace_steps(10);
         let generation = 1;
         Self {
@@ -118,7 +107,7 @@ impl Replica {
         self.job.pace_steps(0);
         self.job.complete();
         assert_proven(self.shared.path(), STEPS);
-        let found = difference(&self.job.weights(), &undisturbed());
+        let found = difference(&self.job.weights(), &undisturbed(training()));
         assert!(found == 0.0, "{found:e}\n{}", self.job.logs());
     }
 }
@@ -200,10 +189,7 @@ fn damaged_copy_is_not_used_from_another_pod_either() {
             generation: 1,
             step: *step,
         };
-        let path = replica.volume(1).join("shard-0").join(id.name());
-        let mut bytes = std::fs::read(&path).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        std::fs::write(&path, bytes).unwrap();
+        flip_last_bit(&replica.volume(1).join("shard-0").join(id.name()));
     }
     let first = replica.restart();
     assert!(first <= safe, "{first} {newest}\n{}", replica.job.logs());
