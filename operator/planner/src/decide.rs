@@ -60,7 +60,7 @@ fn decide(
     let (as_workers, view) = (job.with_replicas_as_workers(), replicas.view(observed));
     let draft = Draft::new(&as_workers, rejection, &view, now);
     let mut plan = policies(draft.for_replicas(job, &observed.pods, &replicas));
-    replicas.expand(&mut plan);
+    replicas.expand(job, &mut plan);
     plan
 }
 

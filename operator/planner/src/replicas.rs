@@ -47,8 +47,6 @@ pub(crate) struct Replicas<'a> {
     pub(crate) attempts: BTreeMap<u32, u32>,
     /// All other pods of the job: terminating ones without a place, and those without an index.
     others: Vec<&'a Pod>,
-    /// Whether the pods keep copies of the state.
-    keep_copies: bool,
     /// Indices of the replicas of pods without a document of their place, by UID.
     index_of: HashMap<&'a str, u32>,
 }

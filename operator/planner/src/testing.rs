@@ -2,7 +2,7 @@
 //! through the real validation, and its world answers a plan as a cluster would.
 
 use jiff::Timestamp;
-use roundhouse_api::{Checkpoint, CheckpointVolume, CopyMedium, Gang, LocalCopies, TrainingJob};
+use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_contract::{BuiltFrom, Mode, names};
 
 use crate::group::{ObservedGroup, PodGroup};
@@ -13,6 +13,7 @@ use crate::status;
 use crate::validate::{ValidatedJob, validate};
 use crate::{plan, plan_rejected};
 
+mod checkpoints;
 mod pods;
 
 /// A raw job with this number of workers.
@@ -136,33 +137,6 @@ impl World {
         match &self.rejection {
             None => plan(&self.job, &self.observed, self.now),
             Some(rejection) => plan_rejected(&self.job, rejection, &self.observed, self.now),
-        }
-    }
-
-    /// Lets the job save checkpoints, and with `local` keep copies in its pods.
-    pub fn saves(&mut self, local: bool) {
-        self.job.checkpoint = Some(Checkpoint {
-            volume: CheckpointVolume::default(),
-            every_steps: None,
-            every_seconds: None,
-            keep: 3,
-            best: None,
-            local: local.then(|| LocalCopies {
-                every_steps: 10,
-                medium: CopyMedium::Memory,
-                peer_copies: None,
-                size_limit: "1Gi".to_owned(),
-            }),
-        });
-    }
-
-    /// Lets the pods of a replica hold copies for each other, too.
-    pub fn has_peer_copies(&mut self) {
-        self.saves(true);
-        let checkpoint = self.job.checkpoint.as_mut();
-        let local = checkpoint.and_then(|checkpoint| checkpoint.local.as_mut());
-        if let Some(local) = local {
-            local.peer_copies = Some(1);
         }
     }
 

@@ -14,7 +14,6 @@ use jiff::Timestamp;
 use super::fill::{fill, merge};
 use super::former::{former, leaving};
 use super::{Replica, Replicas};
-use crate::generation::copies;
 use crate::generation::members::by_index;
 use crate::observed::{Observed, Pod, PodPhase};
 use crate::plan::DeleteReason;
@@ -85,7 +84,6 @@ pub(super) fn assign<'a>(
         pods,
         attempts,
         others,
-        keep_copies: copies::are_kept(job),
         index_of,
     }
 }

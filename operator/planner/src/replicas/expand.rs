@@ -7,16 +7,17 @@ use roundhouse_contract::Membership;
 use roundhouse_contract::earlier::{Earlier, MAX_EARLIER};
 
 use super::{Replica, Replicas};
-use crate::generation::beside;
 use crate::generation::copies::Holders;
+use crate::generation::{beside, copies};
 use crate::observed::Pod;
 use crate::plan::{Action, DeleteReason, MAX_ACTIONS, Plan};
+use crate::validate::ValidatedJob;
 use crate::worker_state::is_same_incarnation;
 use crate::workers::delete::delete;
 
 impl Replicas<'_> {
     /// Replaces the actions that concern replicas.
-    pub(crate) fn expand(&self, plan: &mut Plan) {
+    pub(crate) fn expand(&self, job: &ValidatedJob, plan: &mut Plan) {
         let is_for_replicas = |action: &Action| {
             matches!(
                 action,
@@ -29,7 +30,7 @@ impl Replicas<'_> {
         let status = plan.status.membership.as_ref();
         let holders = Holders {
             formed: status.map_or(0, |status| status.formed),
-            keep_copies: self.keep_copies,
+            keep_copies: copies::are_kept(job),
         };
         let by_version: HashMap<String, &Replica<'_>> = self.versioned().collect();
         let actions = std::mem::take(&mut plan.actions);
