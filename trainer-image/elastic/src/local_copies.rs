@@ -40,10 +40,7 @@ impl Placement {
     /// `volumes` are those of the pods, by their index.
     #[must_use]
     pub fn newest_whole(&self, volumes: &[Contents]) -> Option<CheckpointId> {
-        self.newest(
-            |shard, id| volumes.iter().any(|volume| has(volume, shard, id)),
-            volumes,
-        )
+        self.newest(|shard, id| is_in_any(volumes, shard, id), volumes)
     }
 
     /// Returns the newest state of which each part is in all of its places.
@@ -67,8 +64,7 @@ impl Placement {
     /// one, or the newest whole one before it, in case `id` is damaged.
     #[must_use]
     pub fn kept_beside(&self, id: CheckpointId, volumes: &[Contents]) -> Option<CheckpointId> {
-        let is_whole =
-            |shard, other| other < id && volumes.iter().any(|volume| has(volume, shard, other));
+        let is_whole = |shard, other| other < id && is_in_any(volumes, shard, other);
         let safe = self.newest_safe(volumes).filter(|safe| *safe != id);
         safe.or_else(|| self.newest(is_whole, volumes))
     }
@@ -112,6 +108,10 @@ impl Placement {
         let is_whole = |id: &CheckpointId| (0..self.num_shards).all(|shard| counts(shard, *id));
         known.into_iter().rev().find(is_whole)
     }
+}
+
+fn is_in_any(volumes: &[Contents], shard: u32, id: CheckpointId) -> bool {
+    volumes.iter().any(|volume| has(volume, shard, id))
 }
 
 /// Whether a volume has a copy.

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::LocalCopiesEnvironment;
-use roundhouse_elastic::local_copies::Placement;
+use roundhouse_elastic::local_copies::{Contents, Placement};
 use roundhouse_elastic::state::Layout;
 use roundhouse_elastic::{CheckpointId, Digest, Head, saving};
 use roundhouse_report::say_error;
@@ -134,9 +134,8 @@ impl LocalCopies {
     /// Whether this process can save the state of a copy if it is asked to leave before it trains.
     /// In a replica of several pods the others are not asked, so it would wait for their parts.
     pub(crate) fn can_save(&self) -> bool {
-        let contents = self.directory.contents();
-        let has_copies = || contents.is_ok_and(|it| it.values().any(|ids| !ids.is_empty()));
-        self.pods.is_none() && has_copies()
+        let has_copies = |it: Contents| it.values().any(|ids| !ids.is_empty());
+        self.pods.is_none() && self.directory.contents().is_ok_and(has_copies)
     }
 
     /// Whether a copy is due after this step.

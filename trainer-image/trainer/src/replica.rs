@@ -125,23 +125,22 @@ impl Replica {
 
     /// All groups of the replica, so that another thread can end their waits.
     pub(crate) fn groups(&self) -> Vec<Weak<dyn Abort>> {
-        let all = std::iter::once(&self.group).chain(&self.second);
         let weak = |group: &Arc<C10dGroup>| -> Weak<dyn Abort> { Arc::downgrade(group) as _ };
-        all.map(weak).collect()
+        self.all().map(weak).collect()
     }
 
     /// Ends all collectives of the replica, which cannot continue.
     pub(crate) fn abort(&self) {
-        for group in std::iter::once(&self.group).chain(&self.second) {
-            group.abort();
-        }
+        self.all().for_each(|group| group.abort());
     }
 
     /// Sets how long later collectives of the replica wait for its processes.
     pub fn set_timeout(&self, timeout: Duration) {
-        for group in std::iter::once(&self.group).chain(&self.second) {
-            group.set_timeout(timeout);
-        }
+        self.all().for_each(|group| group.set_timeout(timeout));
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<C10dGroup>> {
+        std::iter::once(&self.group).chain(&self.second)
     }
 
     /// The place of this process in its replica.

@@ -71,24 +71,16 @@ impl<R: Rendezvous> Member<'_, R> {
         let volumes = copies.volumes(state.layout());
         let mut moves = |num_bytes| self.reporter.state_moves(num_bytes);
         loop {
-            let (contents, newest) = match newest_of(&volumes) {
-                Ok(found) => found,
-                Err(error @ VolumesError::Own { .. }) => {
-                    say_error(&format!("local copies cannot be read: {error}"));
-                    return Ok(());
-                }
-                Err(error) => return Err(failure(error)),
+            let found = unless_broken(newest_of(&volumes), "local copies cannot be read")?;
+            let Some((contents, newest)) = found else {
+                return Ok(());
             };
             let Some(id) = newest.filter(|id| Some(*id) >= oldest && !has(*id)) else {
                 return Ok(());
             };
-            let source = match volumes.obtain(id, &contents, &mut moves) {
-                Ok(source) => source,
-                Err(error @ VolumesError::Own { .. }) => {
-                    say_error(&format!("a local copy cannot be fetched: {error}"));
-                    return Ok(());
-                }
-                Err(error) => return Err(failure(error)),
+            let obtained = volumes.obtain(id, &contents, &mut moves);
+            let Some(source) = unless_broken(obtained, "a local copy cannot be fetched")? else {
+                return Ok(());
             };
             let kind = copies.kind(state)?;
             let path = volumes.directory.path(volumes.shard, id);
@@ -133,6 +125,18 @@ fn say_copy(id: CheckpointId, source: Option<u32>) {
     say(&format!(
         "this worker has a local copy of step {step} of generation {generation}{source}"
     ));
+}
+
+/// `None` if the volume of this pod has failed, which is logged: the newest checkpoint then counts.
+fn unless_broken<T>(result: Result<T, VolumesError>, what: &str) -> Result<Option<T>, Failure> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error @ VolumesError::Own { .. }) => {
+            say_error(&format!("{what}: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(failure(error)),
+    }
 }
 
 /// A sibling that does not answer has ended, or will end with this process.

@@ -170,14 +170,14 @@ impl Served {
             self.directory.remove(*shard, *id)?;
         }
         self.directory.keep(shard, kept)?;
-        let left = self.directory.num_bytes()?;
+        let Some(most) = self.max_bytes else {
+            return Ok(());
+        };
         // Kubernetes would evict a pod whose volume exceeds its size.
-        match self.max_bytes {
-            Some(most) if left.saturating_add(num_bytes) > most => {
-                Err(io::ErrorKind::StorageFull.into())
-            }
-            Some(_) | None => Ok(()),
+        if self.directory.num_bytes()?.saturating_add(num_bytes) > most {
+            return Err(io::ErrorKind::StorageFull.into());
         }
+        Ok(())
     }
 
     fn store(

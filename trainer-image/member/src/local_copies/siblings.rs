@@ -86,14 +86,13 @@ impl Siblings {
         })
     }
 
-    /// Sends the bytes of a file to a pod. `store` makes the request from their number.
+    /// Sends a request to store a copy, and the bytes of its file.
     pub(super) fn store(
         &self,
         pod: u32,
+        operation: Operation,
         (mut file, num_bytes): (File, u64),
-        store: impl FnOnce(u64) -> Operation,
     ) -> Result<(), RequestFailed> {
-        let operation = store(num_bytes);
         let send = || {
             let mut stream = self.request(pod, operation)?;
             // A pod that refuses the copy answers before it has all bytes.

@@ -38,8 +38,13 @@ pub(super) enum VolumesError {
 impl Volumes {
     /// The complete copies in each pod.
     pub(super) fn contents(&self) -> Result<Vec<Contents>, VolumesError> {
-        let num_pods = self.siblings.as_ref().map_or(1, Siblings::num_pods);
-        (0..num_pods).map(|pod| self.contents_of(pod)).collect()
+        (0..self.num_pods())
+            .map(|pod| self.contents_of(pod))
+            .collect()
+    }
+
+    fn num_pods(&self) -> u32 {
+        self.siblings.as_ref().map_or(1, Siblings::num_pods)
     }
 
     fn contents_of(&self, pod: u32) -> Result<Contents, VolumesError> {
@@ -90,10 +95,8 @@ impl Volumes {
         moves: &mut dyn FnMut(u64),
     ) -> Result<Option<u32>, VolumesError> {
         let has = |pod: &u32| has(&contents[*pod as usize], self.shard, id);
-        let (Some(siblings), false) = (&self.siblings, has(&self.pod)) else {
-            return Ok(None);
-        };
-        let Some(pod) = (0..siblings.num_pods()).find(has) else {
+        let source = (0..self.num_pods()).find(has).filter(|_| !has(&self.pod));
+        let (Some(siblings), Some(pod)) = (&self.siblings, source) else {
             return Ok(None);
         };
         let kept = self.placement.kept_beside(id, contents);
@@ -120,14 +123,15 @@ impl Volumes {
         for pod in lacking.filter(|pod| *pod != self.pod) {
             let path = self.directory.path(self.shard, id);
             let opened = transfer::open(&path);
-            let file = opened.map_err(|error| VolumesError::Own { path, error })?;
-            siblings.store(pod, file, |num_bytes| Operation::Store {
+            let (file, num_bytes) = opened.map_err(|error| VolumesError::Own { path, error })?;
+            let operation = Operation::Store {
                 shard: self.shard,
                 id,
                 kept,
                 strays: self.placement.strays(contents, pod),
                 num_bytes,
-            })?;
+            };
+            siblings.store(pod, operation, (file, num_bytes))?;
         }
         Ok(())
     }
@@ -145,8 +149,7 @@ impl Volumes {
     /// # Errors
     /// The first error, after an attempt in each pod.
     pub(super) fn discard(&self) -> Result<(), VolumesError> {
-        let num_pods = self.siblings.as_ref().map_or(1, Siblings::num_pods);
-        let others = (0..num_pods).filter(|pod| *pod != self.pod);
+        let others = (0..self.num_pods()).filter(|pod| *pod != self.pod);
         let discard = |pod| {
             let contents = self.contents_of(pod)?;
             let mut ids = contents.get(&self.shard).into_iter().flatten().copied();
