@@ -34,6 +34,9 @@ pub const LEFT_DOMAIN: &str = "roundhouse.dev/left-domain";
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";
 /// Annotation: the pod's [`crate::ReplicaPlace`] as JSON, in jobs with `workers.podsPerReplica`.
 pub const REPLICA: &str = "roundhouse.dev/replica";
+/// Annotation: the pod's [`crate::CopyPair`] as JSON, in jobs of workers of one pod with
+/// `checkpoint.local.peerCopies`.
+pub const COPY_PAIR: &str = "roundhouse.dev/copy-pair";
 /// Annotation: earlier generations that may still train, see [`crate::earlier`].
 pub const EARLIER: &str = "roundhouse.dev/earlier-generations";
 /// Annotation: the job's [`crate::TrainerConfig`] as JSON.

@@ -6,6 +6,7 @@
 pub mod best;
 pub mod built_from;
 mod closed_enum;
+pub mod copy_pair;
 mod counter;
 pub mod earlier;
 pub mod environment;
@@ -29,6 +30,7 @@ pub mod trainer;
 
 pub use best::{BestCheckpoint, BestMetric};
 pub use built_from::BuiltFrom;
+pub use copy_pair::{CopyPair, CopyRole, HeldCopy};
 pub use environment::{
     ExpectedDevice, LaunchEnvironment, ScriptEnvironment, WorkerEnvironment, WorkerProgram,
     WorkerSite,

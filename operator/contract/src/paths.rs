@@ -13,6 +13,9 @@ pub const MEMBERSHIP_FILE: &str = "membership";
 /// The pod's [`crate::ReplicaPlace`], inside [`PODINFO_DIR`], in jobs with replicas of several
 /// pods; empty before the first life.
 pub const REPLICA_PLACE_FILE: &str = "replica";
+/// The pod's [`crate::CopyPair`], inside [`PODINFO_DIR`], in jobs of workers of one pod with
+/// `checkpoint.local.peerCopies`; empty while the pod is in no pair.
+pub const COPY_PAIR_FILE: &str = "copy-pair";
 /// The job's [`crate::TrainerConfig`], inside [`PODINFO_DIR`].
 pub const TRAINER_CONFIG_FILE: &str = "trainer-config";
 /// Run directory: a memory volume shared by the processes of one worker.

@@ -12,9 +12,9 @@ pub const REPLICA_STORE: u16 = 29_564;
 /// First port of the connections between the processes of a replica of several pods; the process
 /// with local rank `n` listens on the `n`-th after it.
 pub const REPLICA_LINKS: u16 = 29_565;
-/// First port on which the processes of a replica of several pods exchange copies of the state; one
-/// for each local rank.
-pub const REPLICA_COPIES: u16 = 29_629;
+/// First port on which the processes of different pods exchange copies of the state; one for each
+/// local rank.
+pub const PEER_COPIES: u16 = 29_629;
 /// The agent's HTTP server, with [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`],
 /// [`LEDGER_PATH`], [`TRACE_PATH`], [`HEALTHZ_PATH`] and [`READYZ_PATH`].
 pub const AGENT_HTTP: u16 = 9_464;

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BestCheckpoint, Repeat, counter};
+use crate::{BestCheckpoint, HeldCopy, Repeat, counter};
 
 /// Progress of a job as its rank 0 sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -84,6 +84,11 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub local_error: Option<String>,
+    /// The copy that the holder of rank 0's worker has; absent if there is no holder, if it does not
+    /// answer, or if it has no whole copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub held_copy: Option<HeldCopy>,
     /// The best checkpoint, if it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]

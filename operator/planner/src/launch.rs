@@ -136,6 +136,7 @@ fn of_checkpoint(
             dir: copies_dir,
             every_steps: local.every_steps,
             max_bytes: local.max_bytes(),
+            pair_file: None,
         }),
     }
 }

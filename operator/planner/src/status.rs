@@ -133,6 +133,7 @@ pub fn rounded(progress: &Progress) -> Progress {
         checkpoint_step: None,
         local_step: None,
         local_error: None,
+        held_copy: None,
         checkpoint_at: None,
         best_checkpoint: None,
         checkpoint_error: None,

@@ -264,6 +264,9 @@ pub struct CheckpointOptions {
     #[arg(long, value_name = "BYTES", env = environment::CHECKPOINT_LOCAL_MAX_BYTES,
           value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_local_max_bytes: Option<u64>,
+    /// File that shows the pod with second copies of this worker's state.
+    #[arg(long, value_name = "FILE", env = environment::CHECKPOINT_LOCAL_PAIR_FILE)]
+    checkpoint_local_pair_file: Option<PathBuf>,
     /// UID of the job, which is reported with its progress. State of another job in that directory
     /// is older than all state of this one.
     #[arg(long, value_name = "UID", env = environment::JOB_UID)]
@@ -293,6 +296,7 @@ impl CheckpointOptions {
             dir: self.checkpoint_local_dir.clone()?,
             every_steps: self.checkpoint_local_every_steps?,
             max_bytes: self.checkpoint_local_max_bytes,
+            pair_file: self.checkpoint_local_pair_file.clone(),
         })
     }
 }

@@ -25,6 +25,7 @@ impl Reporter {
             checkpoint_step: _,
             local_step: _,
             local_error: _,
+            held_copy: _,
             checkpoint_at: _,
             best_checkpoint: _,
             checkpoint_error: _,

@@ -43,6 +43,7 @@ impl Volumes {
                 dir: self.copies.path().to_owned(),
                 every_steps: EVERY,
                 max_bytes,
+                pair_file: None,
             }),
             ..every_steps(self.shared().to_owned(), checkpoint_every)
         }

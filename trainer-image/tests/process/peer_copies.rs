@@ -49,6 +49,7 @@ impl Replica {
                 dir: copies.path().to_owned(),
                 every_steps: EVERY,
                 max_bytes: None,
+                pair_file: None,
             }),
             ..every_steps(shared.path().to_owned(), NEVER)
         };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::checkpoint::at_least;
 use super::{
     CHECKPOINT_LOCAL_DIR, CHECKPOINT_LOCAL_EVERY_STEPS, CHECKPOINT_LOCAL_MAX_BYTES,
-    EnvironmentInvalid,
+    CHECKPOINT_LOCAL_PAIR_FILE, EnvironmentInvalid,
 };
 
 /// Directory of local copies, and when a copy is due.
@@ -17,6 +17,9 @@ pub struct LocalCopiesEnvironment {
     pub every_steps: u64,
     /// Most bytes of the copies of all processes of the worker; `None` if they are not limited.
     pub max_bytes: Option<u64>,
+    /// File to watch for the [`crate::CopyPair`]; `None` if no other pod holds second copies, or
+    /// if the pods of the replica do.
+    pub pair_file: Option<PathBuf>,
 }
 
 impl LocalCopiesEnvironment {
@@ -26,12 +29,15 @@ impl LocalCopiesEnvironment {
             dir,
             every_steps,
             max_bytes,
+            pair_file,
         } = self;
         let mut pairs = vec![
             (CHECKPOINT_LOCAL_DIR, dir.display().to_string()),
             (CHECKPOINT_LOCAL_EVERY_STEPS, every_steps.to_string()),
         ];
         pairs.extend(max_bytes.map(|bytes| (CHECKPOINT_LOCAL_MAX_BYTES, bytes.to_string())));
+        let pair_file = pair_file.iter().map(|file| file.display().to_string());
+        pairs.extend(pair_file.map(|file| (CHECKPOINT_LOCAL_PAIR_FILE, file)));
         pairs
     }
 
@@ -51,6 +57,7 @@ impl LocalCopiesEnvironment {
             dir: dir.into(),
             every_steps: number(CHECKPOINT_LOCAL_EVERY_STEPS)?.ok_or(missing)?,
             max_bytes: number(CHECKPOINT_LOCAL_MAX_BYTES)?,
+            pair_file: get(CHECKPOINT_LOCAL_PAIR_FILE).map(PathBuf::from),
         }))
     }
 }
@@ -68,11 +75,12 @@ mod tests {
 
     #[test]
     fn local_copies_environment_round_trips() {
-        for max_bytes in [None, Some(1 << 30)] {
+        for (max_bytes, pair_file) in [(None, None), (Some(1 << 30), Some("/etc/pair".into()))] {
             let local = LocalCopiesEnvironment {
                 dir: "/copies".into(),
                 every_steps: 10,
                 max_bytes,
+                pair_file,
             };
             let pairs = local.to_pairs();
             let pairs: Vec<(&str, &str)> = pairs

@@ -43,7 +43,7 @@ impl Siblings {
     /// [`ErrorKind::InvalidInput`] if an address of the replica is not an IP address.
     pub(super) fn of(pods: &ReplicaPods, local_rank: u32) -> io::Result<Self> {
         let addresses = pods.addresses.iter();
-        let addresses = addresses.map(|it| ports::at(it, ports::REPLICA_COPIES, local_rank));
+        let addresses = addresses.map(|it| ports::at(it, ports::PEER_COPIES, local_rank));
         let addresses: Option<Vec<SocketAddr>> = addresses.collect();
         Ok(Self {
             life: pods.life.clone(),
