@@ -60,6 +60,9 @@ impl<R: Rendezvous> Member<'_, R> {
             peers.interrupter.release();
         }
         self.reporter.form(place.generation);
+        if let Some(copies) = self.copies() {
+            copies.set_member(true);
+        }
         self.restore_copy(state)?;
         let Some(world) = self.meet(place)? else {
             return Ok(None);

@@ -1,7 +1,8 @@
 //! Copies of the state in a volume of the worker, which outlives its processes and containers but
 //! not its pod. If all processes that hold the state die, training continues from the newest copy
 //! instead of the newest checkpoint, which is usually much older. A worker of several pods can also
-//! keep second copies, each in another pod on another node: then it may lose a pod, too.
+//! keep second copies, each in another pod on another node: then it may lose a pod, too. The second
+//! copies of a worker of one pod are in a spare, which reads them when it takes the worker's place.
 //!
 //! A thread writes the copies, so training waits only for the snapshot. All ranks begin a copy
 //! after the same step, and none begins while one is being written. Each process writes the bytes
@@ -10,7 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::LocalCopiesEnvironment;
@@ -19,26 +20,29 @@ use roundhouse_elastic::state::Layout;
 use roundhouse_elastic::{CheckpointId, Digest, Head, saving};
 use roundhouse_report::say_error;
 
-use crate::checkpoint::Identity;
 use crate::failure::Failure;
-use crate::launch::Launch;
 use crate::local_state::LocalState;
-use crate::state::{Snapshot, State, Table};
+use crate::state::{Snapshot, State};
 
 mod directory;
 mod file;
+mod holder;
+mod holding;
 mod member;
 mod message;
+mod peer;
 mod pods;
+mod prepare;
 mod restore;
 mod server;
-mod siblings;
 mod transfer;
 mod volumes;
 mod writer;
 
 use directory::Directory;
 use file::Kind;
+use holder::Pairs;
+use holding::Holding;
 use pods::Pods;
 use volumes::Volumes;
 use writer::{Done, Ended, NewCopy, Request};
@@ -55,6 +59,10 @@ pub struct LocalCopies {
     local_world_size: u32,
     /// The pods of the replica; `None` if it has one.
     pods: Option<Pods>,
+    /// Where a worker of one pod sends second copies.
+    pairs: Pairs,
+    /// Takes the copies of another worker; `None` if this job has no holders.
+    holding: Option<Holding>,
     /// Hash of the training and its tensors.
     training: Digest,
     requests: Sender<Request>,
@@ -81,61 +89,19 @@ enum Begun {
 }
 
 impl LocalCopies {
-    /// Starts the threads if the launch asks for copies. What an earlier process has not completed
-    /// is removed.
-    ///
-    /// # Errors
-    /// [`Failure::Internal`] if the operating system refuses a thread, [`Failure::Io`] if the port
-    /// on which this process serves its copies is in use.
-    pub(crate) fn prepare(
-        launch: &Launch,
-        identity: &Identity,
-        table: &Table,
-    ) -> Result<Option<Self>, Failure> {
-        let checkpoint = launch.checkpoint.as_ref();
-        let Some(settings) = checkpoint.and_then(|it| it.local.clone()) else {
-            return Ok(None);
-        };
-        let (local_rank, procs) = (launch.local_rank, launch.local_world_size);
-        let directory = Directory::new(settings.dir.clone());
-        // The shards of the processes with this local rank in all pods.
-        if let Err(error) = directory.remove_partial(|shard| shard % procs == local_rank) {
-            say_error(&format!("{}: {error}", directory.root().display()));
-        }
-        let replica = launch.replica_pods.as_ref();
-        let start =
-            |replica| Pods::start(replica, local_rank, directory.clone(), settings.max_bytes);
-        let pods = replica.map(start).transpose()?;
-        let (requests, received) = channel();
-        let (done, results) = channel();
-        let is_discarded = Arc::new(AtomicBool::new(false));
-        let discarded = Arc::clone(&is_discarded);
-        let serve = move || writer::serve(&received, &done, &discarded);
-        std::thread::Builder::new()
-            .name("local-copies".to_owned())
-            .spawn(serve)
-            .map_err(|error| Failure::Internal(format!("the thread of local copies: {error}")))?;
-        Ok(Some(Self {
-            settings,
-            directory,
-            local_rank,
-            local_world_size: procs,
-            pods,
-            training: identity.hash(table),
-            requests,
-            results,
-            buffer: None,
-            num_requested: 0,
-            has_failed: false,
-            is_discarded,
-        }))
-    }
-
     /// Whether this process can save the state of a copy if it is asked to leave before it trains.
     /// In a replica of several pods the others are not asked, so it would wait for their parts.
     pub(crate) fn can_save(&self) -> bool {
         let has_copies = |it: Contents| it.values().any(|ids| !ids.is_empty());
         self.pods.is_none() && self.directory.contents().is_ok_and(has_copies)
+    }
+
+    /// Sets whether this process is a member of a generation. If not, its pod may hold copies of
+    /// another worker.
+    pub(crate) fn set_member(&self, is_member: bool) {
+        if let Some(holding) = &self.holding {
+            holding.set_member(is_member);
+        }
     }
 
     /// Whether a copy is due after this step.
@@ -175,6 +141,9 @@ impl LocalCopies {
         self.buffer = snapshot.or_else(|| self.buffer.take());
         self.num_requested = self.num_requested.saturating_sub(1);
         self.has_failed = ended.has_failed();
+        if ended.is_held() {
+            self.pairs.begins();
+        }
         ended
     }
 
@@ -203,11 +172,12 @@ impl LocalCopies {
         }
         let begun = Instant::now();
         let snapshot = state.snapshot(0..kind.state_bytes, self.buffer.take())?;
+        let volumes = self.volumes(layout);
         self.request(Request::Write(NewCopy {
             id: CheckpointId::of(head),
             rank,
             begun,
-            volumes: self.volumes(layout),
+            volumes,
             kind,
             words,
             snapshot,
@@ -256,13 +226,19 @@ impl LocalCopies {
     }
 
     /// The volumes of this worker's pods, and what belongs where.
-    fn volumes(&self, layout: Option<&Layout>) -> Volumes {
+    fn volumes(&mut self, layout: Option<&Layout>) -> Volumes {
+        let pair_file = self.settings.pair_file.as_deref();
+        let holder = pair_file.and_then(|file| self.pairs.holder(file));
         let replica = self.pods.as_ref().map(|pods| &pods.replica);
         let (shard, num_shards) = layout.map_or((0, 1), |it| (it.shard(), it.num_shards()));
         let shards_per_pod = layout.map_or(1, |_| self.local_world_size);
         Volumes {
             directory: self.directory.clone(),
-            siblings: self.pods.as_ref().map(|pods| pods.siblings.clone()),
+            siblings: self
+                .pods
+                .as_ref()
+                .map_or_else(Vec::new, |pods| pods.siblings.clone()),
+            holder,
             placement: Placement {
                 num_shards,
                 shards_per_pod,

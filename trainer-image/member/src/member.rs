@@ -112,8 +112,15 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         loop {
             self.poll_inputs();
             match self.machine.next() {
-                Action::Wait if begun.elapsed() >= span => return None,
-                Action::Wait => std::thread::sleep(POLL_INTERVAL),
+                Action::Wait => {
+                    if let Some(copies) = self.copies() {
+                        copies.set_member(false);
+                    }
+                    if begun.elapsed() >= span {
+                        return None;
+                    }
+                    std::thread::sleep(POLL_INTERVAL);
+                }
                 Action::Form(place) => {
                     self.generation = place.generation;
                     return Some(Todo::Form(place.clone()));

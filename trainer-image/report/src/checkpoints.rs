@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{BestCheckpoint, Phase};
+use roundhouse_contract::{BestCheckpoint, HeldCopy, Phase};
 use roundhouse_elastic::io_timeout::Delay;
 
 use super::{Reporter, say, say_error};
@@ -45,6 +45,8 @@ pub(super) struct Problems {
     delayed: Option<(Option<u64>, Delay)>,
     delay: Option<String>,
     ledger: Option<String>,
+    copy: Option<String>,
+    holder: Option<String>,
 }
 
 impl Reporter {
@@ -224,12 +226,33 @@ impl Reporter {
         self.set_copy_problem(Some(reason.to_owned()));
     }
 
-    fn set_copy_problem(&mut self, error: Option<String>) {
-        if self.progress.local_error != error {
-            self.log("local copy", error.as_deref(), "written again");
-            self.progress.local_error = error;
-            self.write_status();
+    /// Reports the newest copy that the holder of this worker has; `None` if there is no holder, or
+    /// if it has no whole copy. The error says why it is not known.
+    pub fn holder_has(&mut self, stored: Result<Option<HeldCopy>, String>) {
+        let (held, error) = match stored {
+            Ok(held) => (held, None),
+            Err(error) => (None, Some(error)),
+        };
+        self.progress.held_copy = held;
+        if self.problems.holder != error {
+            self.log("second copy", error.as_deref(), "written again");
+            self.problems.holder = error;
+            self.show_copy_problem();
         }
+    }
+
+    fn set_copy_problem(&mut self, error: Option<String>) {
+        if self.problems.copy != error {
+            self.log("local copy", error.as_deref(), "written again");
+            self.problems.copy = error;
+            self.show_copy_problem();
+        }
+    }
+
+    fn show_copy_problem(&mut self) {
+        let Problems { copy, holder, .. } = &self.problems;
+        self.progress.local_error = copy.as_ref().or(holder.as_ref()).cloned();
+        self.write_status();
     }
 
     /// Reports why ledger lines cannot be written; `None` while they can.
@@ -255,6 +278,8 @@ impl Reporter {
             delayed: _,
             delay,
             ledger,
+            copy: _,
+            holder: _,
         } = &self.problems;
         let first = delay.as_ref().or(checkpoint.as_ref()).or(ledger.as_ref());
         self.progress.checkpoint_error = first.cloned();

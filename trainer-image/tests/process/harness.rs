@@ -22,6 +22,7 @@ mod generations;
 mod images;
 mod nccl;
 mod observe;
+mod pairs;
 mod replicas;
 
 pub(crate) use commit::on_device;
@@ -175,7 +176,7 @@ impl Job {
             local_rank,
             local_world_size: self.procs_per_worker,
             sharded: self.replica_size > 1,
-            pod_ip: "127.0.0.1".to_owned(),
+            pod_ip: self.ip_of(node),
             rendezvous_port: self.ports[node as usize],
             membership_file: self.membership_file(node),
             trainer_config_file: Some(self.path("config")),
@@ -328,6 +329,9 @@ pub(crate) fn every_steps(dir: PathBuf, steps: u64) -> CheckpointEnvironment {
 fn of_worker(mut checkpoint: CheckpointEnvironment, node: u32) -> CheckpointEnvironment {
     if let Some(local) = &mut checkpoint.local {
         local.dir.push(node.to_string());
+        if let Some(file) = &mut local.pair_file {
+            file.push(node.to_string());
+        }
     }
     checkpoint
 }

@@ -27,6 +27,7 @@ mod g09_volumes;
 mod g19_damage;
 mod g19_data_errors;
 mod harness;
+mod held_copies;
 mod init_from;
 mod large_replicas;
 mod large_states;

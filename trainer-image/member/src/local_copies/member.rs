@@ -79,7 +79,13 @@ impl<R: Rendezvous> Member<'_, R> {
                 step,
                 duration,
                 result: Ok(()),
-            }) => self.reporter.copied(step, duration),
+                stored,
+            }) => {
+                self.reporter.copied(step, duration);
+                let stored = stored.transpose();
+                let stored = stored.map(Option::flatten).map_err(|it| it.to_string());
+                self.reporter.holder_has(stored);
+            }
             Some(Ended::Written { result, .. } | Ended::Shared(result)) => {
                 if let Err(error) = result {
                     self.reporter.copy_failed(&error.to_string());

@@ -1,20 +1,26 @@
 //! The pods of this process' replica, as far as copies of the state go.
 
 use std::io;
+use std::time::Duration;
 
 use roundhouse_contract::environment::{REPLICA_ADDRESSES, ReplicaPods};
+use roundhouse_contract::ports;
 use roundhouse_report::{say, say_error};
 
 use super::directory::Directory;
+use super::peer::Peer;
 use super::server::Server;
-use super::siblings::Siblings;
 use crate::failure::Failure;
+
+/// How long a sibling that starts at the same time may need before it listens.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pods, their processes with the local rank of this one, and the server for these.
 #[derive(Debug)]
 pub(super) struct Pods {
     pub(super) replica: ReplicaPods,
-    pub(super) siblings: Siblings,
+    /// By the index of their pod.
+    pub(super) siblings: Vec<Peer>,
     _server: Server,
 }
 
@@ -33,8 +39,10 @@ impl Pods {
             path: REPLICA_ADDRESSES.into(),
             error,
         };
-        let siblings = Siblings::of(replica, local_rank).map_err(failed)?;
-        let address = siblings.address(replica.pod);
+        let siblings = peers(replica, local_rank);
+        let siblings = siblings.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        let own = siblings.get(replica.pod as usize);
+        let address = own.map(|own| own.address);
         let address = address.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let started = Server::start(address, replica.life.clone(), directory, max_bytes);
         let server = started.map_err(|error| Failure::Io {
@@ -62,4 +70,18 @@ impl Pods {
     pub(super) fn hold_copies_here(&self) -> bool {
         self.replica.holders.contains(&Some(self.replica.pod))
     }
+}
+
+/// The processes with one local rank; `None` if an address of the replica is not an IP address.
+fn peers(replica: &ReplicaPods, local_rank: u32) -> Option<Vec<Peer>> {
+    let addresses = replica.addresses.iter().enumerate();
+    let peer = |(pod, address): (usize, &String)| {
+        Some(Peer {
+            name: format!("pod {pod} of this replica"),
+            life: replica.life.clone(),
+            address: ports::at(address, ports::PEER_COPIES, local_rank)?,
+            patience: CONNECT_TIMEOUT,
+        })
+    };
+    addresses.map(peer).collect()
 }

@@ -1,11 +1,11 @@
-//! Serves the copies in the volume of this pod to the processes of its replica in other pods, and
-//! holds copies for them.
+//! Serves the copies in the volume of this pod to processes in other pods, and holds copies for
+//! them: to those of its replica, or to those of the worker whose holder this pod is.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use roundhouse_elastic::CheckpointId;
@@ -14,19 +14,21 @@ use super::directory::Directory;
 use super::message::{self, Answer, Operation, Request};
 use super::transfer;
 
+mod connections;
+
+use connections::Connections;
+
 /// How long a peer may send or take nothing.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most connections at a time. Each process of another pod has one, and perhaps one that it has
-/// abandoned.
-const MOST_CONNECTIONS: usize = 1 << 10;
 /// Pause after an accept that failed, for example because no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The thread that serves. It ends when this is dropped.
+/// The thread that serves. When this has been dropped, nobody changes the volume through it.
 #[derive(Debug)]
 pub(super) struct Server {
     address: SocketAddr,
-    is_over: Arc<AtomicBool>,
+    served: Arc<Served>,
+    accepting: Option<JoinHandle<()>>,
 }
 
 /// What the threads of the server share.
@@ -37,9 +39,9 @@ struct Served {
     life: String,
     /// Most bytes of all copies.
     max_bytes: Option<u64>,
-    num_connections: AtomicUsize,
-    /// Held while a copy is stored.
-    storing: Mutex<()>,
+    /// Held while the volume changes.
+    changing: Mutex<()>,
+    connections: Connections,
 }
 
 impl Server {
@@ -51,20 +53,23 @@ impl Server {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let is_over = Arc::new(AtomicBool::new(false));
         let served = Arc::new(Served {
             directory,
             life,
             max_bytes,
-            num_connections: AtomicUsize::new(0),
-            storing: Mutex::default(),
+            changing: Mutex::default(),
+            connections: Connections::new(),
         });
-        let is_ended = Arc::clone(&is_over);
-        let accept = move || accept(&listener, &served, &is_ended);
-        std::thread::Builder::new()
+        let of_thread = Arc::clone(&served);
+        let accept = move || accept(&listener, &of_thread);
+        let accepting = std::thread::Builder::new()
             .name("copies-server".to_owned())
             .spawn(accept)?;
-        Ok(Self { address, is_over })
+        Ok(Self {
+            address,
+            served,
+            accepting: Some(accepting),
+        })
     }
 
     #[cfg(test)]
@@ -75,30 +80,35 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.served.connections.end();
         // The thread blocks in `accept`: a connection wakes it.
         let _ = TcpStream::connect_timeout(&self.address, IDLE_TIMEOUT);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        // A change that had begun ends, or fails for want of bytes.
+        drop(self.served.changing());
     }
 }
 
-fn accept(listener: &TcpListener, served: &Arc<Served>, is_over: &AtomicBool) {
+fn accept(listener: &TcpListener, served: &Arc<Served>) {
     loop {
         let accepted = listener.accept();
-        if is_over.load(Ordering::Relaxed) {
+        if served.connections.have_ended() {
             return;
         }
         let Ok((stream, _)) = accepted else {
             std::thread::sleep(PAUSE);
             continue;
         };
-        if served.num_connections.load(Ordering::Relaxed) >= MOST_CONNECTIONS {
+        let Some(connection) = served.connections.open(&stream) else {
             continue;
-        }
-        served.num_connections.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection(Arc::clone(served));
+        };
+        let served = Arc::clone(served);
         let answer = move || {
             // An error is that of the peer's connection. It will ask again.
-            let _ = connection.0.answer(stream);
+            let _ = served.answer(stream);
+            drop(connection);
         };
         // Without a thread the connection is closed.
         let _ = std::thread::Builder::new()
@@ -107,16 +117,21 @@ fn accept(listener: &TcpListener, served: &Arc<Served>, is_over: &AtomicBool) {
     }
 }
 
-/// Counts as open until it is dropped.
-struct Connection(Arc<Served>);
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.num_connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Served {
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the volume, unless the server has ended. One change at a time: a sender may have
+    /// given an earlier request up that is still at work.
+    fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let _one = self.changing();
+        if self.connections.have_ended() {
+            return Err(io::Error::other("this process has begun to train"));
+        }
+        change()
+    }
+
     fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
         transfer::prepare(&stream, IDLE_TIMEOUT)?;
         let request: Request = message::receive(&mut stream)?;
@@ -142,15 +157,14 @@ impl Served {
                 kept,
                 strays,
                 num_bytes,
-            } => {
-                // A sender may have given an earlier request up that is still at work.
-                let _one = self.storing.lock().unwrap_or_else(PoisonError::into_inner);
-                let freed = self.free(shard, kept, &strays, num_bytes);
-                freed.and_then(|()| self.store(&mut stream, shard, id, num_bytes))
-            }
-            Operation::Delete { shard, id } => {
-                self.directory.remove(shard, id).map(|()| Answer::Done)
-            }
+            } => self.change(|| {
+                self.free(shard, kept, &strays, num_bytes)?;
+                self.store(&mut stream, shard, id, num_bytes)
+            }),
+            Operation::Delete { shard, id } => self.change(|| {
+                self.directory.remove(shard, id)?;
+                Ok(Answer::Done)
+            }),
         };
         let refused = |error: io::Error| {
             Answer::Refused(format!("{}: {error}", self.directory.root().display()))
@@ -192,3 +206,6 @@ impl Served {
         Ok(Answer::Done)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The volumes of all pods of a worker, as one of its processes uses them.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -7,16 +8,20 @@ use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::local_copies::{Contents, Placement, has};
 
 use super::directory::Directory;
+use super::holder::Holder;
 use super::message::Operation;
-use super::siblings::{RequestFailed, Siblings};
+use super::peer::{Peer, RequestFailed};
 use super::transfer;
 
 /// The volume of this pod, those of the other pods of its replica, and what belongs where.
 #[derive(Clone, Debug)]
 pub(super) struct Volumes {
     pub(super) directory: Directory,
-    /// `None` if the worker has one pod.
-    pub(super) siblings: Option<Siblings>,
+    /// The processes with the local rank of this one in all pods of the replica, by their index;
+    /// empty if it has one pod.
+    pub(super) siblings: Vec<Peer>,
+    /// The pod that holds second copies for a worker of one pod.
+    pub(super) holder: Option<Holder>,
     pub(super) placement: Placement,
     /// Index of this pod in its replica.
     pub(super) pod: u32,
@@ -44,13 +49,19 @@ impl Volumes {
     }
 
     fn num_pods(&self) -> u32 {
-        self.siblings.as_ref().map_or(1, Siblings::num_pods)
+        u32::try_from(self.siblings.len().max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// `None` for the pod of this process.
+    fn sibling(&self, pod: u32) -> Option<&Peer> {
+        let sibling = self.siblings.get(pod as usize);
+        sibling.filter(|_| pod != self.pod)
     }
 
     fn contents_of(&self, pod: u32) -> Result<Contents, VolumesError> {
-        match &self.siblings {
-            Some(siblings) if pod != self.pod => Ok(siblings.contents(pod)?),
-            _ => self.own(self.directory.contents()),
+        match self.sibling(pod) {
+            Some(sibling) => Ok(sibling.contents()?),
+            None => self.own(self.directory.contents()),
         }
     }
 
@@ -96,12 +107,12 @@ impl Volumes {
     ) -> Result<Option<u32>, VolumesError> {
         let has = |pod: &u32| has(&contents[*pod as usize], self.shard, id);
         let source = (0..self.num_pods()).find(has).filter(|_| !has(&self.pod));
-        let (Some(siblings), Some(pod)) = (&self.siblings, source) else {
+        let Some((pod, sibling)) = source.and_then(|pod| Some((pod, self.sibling(pod)?))) else {
             return Ok(None);
         };
         let kept = self.placement.kept_beside(id, contents);
         self.keep(kept)?;
-        let (mut stream, num_bytes) = siblings.fetch(pod, (self.shard, id))?;
+        let (mut stream, num_bytes) = sibling.fetch((self.shard, id))?;
         self.put(id, |path| {
             transfer::receive(&mut stream, path, num_bytes, moves)
         })?;
@@ -116,14 +127,9 @@ impl Volumes {
         kept: Option<CheckpointId>,
         contents: &[Contents],
     ) -> Result<(), VolumesError> {
-        let Some(siblings) = &self.siblings else {
-            return Ok(());
-        };
         let lacking = self.placement.missing(contents, self.shard, id);
-        for pod in lacking.filter(|pod| *pod != self.pod) {
-            let path = self.directory.path(self.shard, id);
-            let opened = transfer::open(&path);
-            let (file, num_bytes) = opened.map_err(|error| VolumesError::Own { path, error })?;
+        for (pod, sibling) in lacking.filter_map(|pod| Some((pod, self.sibling(pod)?))) {
+            let (file, num_bytes) = self.open(id)?;
             let operation = Operation::Store {
                 shard: self.shard,
                 id,
@@ -131,16 +137,23 @@ impl Volumes {
                 strays: self.placement.strays(contents, pod),
                 num_bytes,
             };
-            siblings.store(pod, operation, (file, num_bytes))?;
+            sibling.store(operation, (file, num_bytes))?;
         }
         Ok(())
     }
 
+    /// Opens the copy of this process' part in its own volume. Returns its length, too.
+    pub(super) fn open(&self, id: CheckpointId) -> Result<(File, u64), VolumesError> {
+        let path = self.directory.path(self.shard, id);
+        let opened = transfer::open(&path);
+        opened.map_err(|error| VolumesError::Own { path, error })
+    }
+
     /// Deletes a copy of this process' part in a pod.
     pub(super) fn delete(&self, pod: u32, id: CheckpointId) -> Result<(), VolumesError> {
-        match &self.siblings {
-            Some(siblings) if pod != self.pod => Ok(siblings.delete(pod, self.shard, id)?),
-            _ => self.own(self.directory.remove(self.shard, id)),
+        match self.sibling(pod) {
+            Some(sibling) => Ok(sibling.delete(self.shard, id)?),
+            None => self.own(self.directory.remove(self.shard, id)),
         }
     }
 
@@ -158,6 +171,7 @@ impl Volumes {
         let results: Vec<Result<(), VolumesError>> = std::iter::once(self.pod)
             .chain(others)
             .map(discard)
+            .chain(self.holder.iter().map(|holder| holder.discard(self.shard)))
             .collect();
         results.into_iter().collect()
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use roundhouse_elastic::CheckpointId;
 
 use super::file::{self, Kind};
+use super::holder::{Holder, Stored};
 use super::volumes::{Volumes, VolumesError};
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -55,6 +56,8 @@ pub(super) enum Ended {
         /// From the end of its step.
         duration: Duration,
         result: Result<(), NotWritten>,
+        /// What the holder has; `None` if there is none, or if it may not know yet that it is one.
+        stored: Option<Stored>,
     },
     Shared(Result<(), NotWritten>),
 }
@@ -63,6 +66,17 @@ impl Ended {
     pub(super) const fn has_failed(&self) -> bool {
         let (Self::Written { result, .. } | Self::Shared(result)) = self;
         result.is_err()
+    }
+
+    /// Whether the holder has taken the copy.
+    pub(super) const fn is_held(&self) -> bool {
+        matches!(
+            self,
+            Self::Written {
+                stored: Some(Ok(_)),
+                ..
+            }
+        )
     }
 }
 
@@ -79,14 +93,25 @@ pub(super) enum NotWritten {
 pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, is_discarded: &AtomicBool) {
     while let Ok(request) = requests.recv() {
         let end = match request {
-            Request::Write(mut copy) => Done {
-                ended: Ended::Written {
-                    step: copy.id.step,
-                    result: write(&mut copy, is_discarded),
-                    duration: copy.begun.elapsed(),
-                },
-                snapshot: Some(copy.snapshot),
-            },
+            Request::Write(mut copy) => {
+                let result = write(&mut copy, is_discarded);
+                let duration = copy.begun.elapsed();
+                let holder = copy
+                    .volumes
+                    .holder
+                    .as_ref()
+                    .filter(|_| result.is_ok() && !is_discarded.load(Ordering::Relaxed));
+                let stored = holder.and_then(|holder| hold(holder, &copy));
+                Done {
+                    ended: Ended::Written {
+                        step: copy.id.step,
+                        duration,
+                        result,
+                        stored,
+                    },
+                    snapshot: Some(copy.snapshot),
+                }
+            }
             Request::Share { id, volumes } => Done {
                 ended: Ended::Shared(share(id, &volumes)),
                 snapshot: None,
@@ -126,4 +151,10 @@ fn share(id: CheckpointId, volumes: &Volumes) -> Result<(), NotWritten> {
     let contents = volumes.contents()?;
     let kept = volumes.placement.newest_safe(&contents);
     Ok(volumes.share(id, kept, &contents)?)
+}
+
+/// Lets the holder have a copy. A new holder may refuse it.
+fn hold(holder: &Holder, copy: &NewCopy) -> Option<Stored> {
+    let stored = holder.store(copy.id, &copy.volumes);
+    (stored.is_ok() || !holder.is_new()).then_some(stored)
 }

@@ -60,7 +60,7 @@ impl Job {
             nodes: u32::try_from(members.len()).unwrap(),
             procs_per_worker: self.procs_per_worker,
             master: Master {
-                address: "127.0.0.1".to_owned(),
+                address: self.ip_of(members[0]),
                 port: self.ports[members[0] as usize],
             },
             members: String::new(),

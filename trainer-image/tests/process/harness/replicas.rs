@@ -106,7 +106,7 @@ impl Job {
     }
 
     /// The port of a worker's store is its own on this machine, so this address is, too.
-    fn address_of(&self, node: u32) -> String {
+    pub(super) fn address_of(&self, node: u32) -> String {
         let [high, low] = self.ports[node as usize].to_be_bytes();
         format!("127.77.{high}.{low}")
     }

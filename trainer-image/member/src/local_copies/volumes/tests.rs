@@ -1,5 +1,6 @@
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -52,7 +53,8 @@ impl Pods {
         let holder = |pod: u32| Some((pod + 1) % num_pods);
         Volumes {
             directory: Directory::new(self.roots[pod as usize].path().to_owned()),
-            siblings: Some(Siblings::at(LIFE.to_owned(), self.addresses.clone())),
+            siblings: peers(LIFE, &self.addresses),
+            holder: None,
             placement: Placement {
                 num_shards: num_pods,
                 shards_per_pod: 1,
@@ -80,6 +82,16 @@ impl Pods {
         std::fs::remove_dir_all(self.roots[pod as usize].path()).unwrap();
         std::fs::create_dir(self.roots[pod as usize].path()).unwrap();
     }
+}
+
+fn peers(life: &str, addresses: &[SocketAddr]) -> Vec<Peer> {
+    let peer = |address: &SocketAddr| Peer {
+        name: address.to_string(),
+        life: life.to_owned(),
+        address: *address,
+        patience: Duration::from_secs(10),
+    };
+    addresses.iter().map(peer).collect()
 }
 
 fn part(pod: u32, step: u64) -> Vec<u8> {
@@ -140,7 +152,7 @@ fn process_of_another_life_gets_and_leaves_nothing() {
     let pods = Pods::new(2);
     pods.copy_all(1);
     let mut volumes = pods.volumes(0);
-    volumes.siblings = Some(Siblings::at("0-2-b".to_owned(), pods.addresses.clone()));
+    volumes.siblings = peers("0-2-b", &pods.addresses);
     assert!(matches!(volumes.contents(), Err(VolumesError::Other(_))));
     let write = |path: &Path| std::fs::write(path, part(0, 2));
     volumes.directory.complete(0, id(2), write).unwrap();

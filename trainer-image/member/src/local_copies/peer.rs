@@ -1,12 +1,10 @@
-//! The copies in the other pods of this process' replica.
+//! Requests to a process in another pod, about the copies in its volume.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::ReplicaPods;
-use roundhouse_contract::ports;
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::local_copies::Contents;
 
@@ -16,71 +14,48 @@ use super::transfer;
 
 /// How long one attempt to connect may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// How long a sibling that starts at the same time may need before it listens.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(20);
 /// How long a pod may need until a copy that it has received is on its disk.
 const DURABLE_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// The processes with the local rank of this one in all pods of its replica.
+/// A process in another pod with the local rank of this one.
 #[derive(Clone, Debug)]
-pub(super) struct Siblings {
-    life: String,
-    addresses: Vec<SocketAddr>,
+pub(super) struct Peer {
+    /// What errors call its pod.
+    pub(super) name: String,
+    /// The life of a replica of several pods, or the pair of a worker and its holder: the peer
+    /// answers only processes that name it.
+    pub(super) life: String,
+    pub(super) address: SocketAddr,
+    /// How long to try to connect.
+    pub(super) patience: Duration,
 }
 
 /// Why a request to another pod failed.
 #[derive(Debug, thiserror::Error)]
-#[error("pod {pod} of this replica: {error}")]
+#[error("{pod}: {error}")]
 pub(super) struct RequestFailed {
-    pod: u32,
+    pod: String,
     error: io::Error,
 }
 
-impl Siblings {
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if an address of the replica is not an IP address.
-    pub(super) fn of(pods: &ReplicaPods, local_rank: u32) -> io::Result<Self> {
-        let addresses = pods.addresses.iter();
-        let addresses = addresses.map(|it| ports::at(it, ports::PEER_COPIES, local_rank));
-        let addresses: Option<Vec<SocketAddr>> = addresses.collect();
-        Ok(Self {
-            life: pods.life.clone(),
-            addresses: addresses.ok_or(ErrorKind::InvalidInput)?,
-        })
-    }
-
-    #[cfg(test)]
-    pub(super) const fn at(life: String, addresses: Vec<SocketAddr>) -> Self {
-        Self { life, addresses }
-    }
-
-    pub(super) fn num_pods(&self) -> u32 {
-        u32::try_from(self.addresses.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Where a pod serves its copies.
-    pub(super) fn address(&self, pod: u32) -> Option<SocketAddr> {
-        self.addresses.get(pod as usize).copied()
-    }
-
-    /// Lists the copies in the volume of a pod.
-    pub(super) fn contents(&self, pod: u32) -> Result<Contents, RequestFailed> {
-        self.ask(pod, Operation::List, |_, answer| match answer {
+impl Peer {
+    /// Lists the copies in the volume of the pod.
+    pub(super) fn contents(&self) -> Result<Contents, RequestFailed> {
+        self.ask(Operation::List, |_, answer| match answer {
             Answer::Contents(contents) => Ok(contents),
             other => Err(unexpected(other)),
         })
     }
 
-    /// Asks a pod for a copy. Returns the connection and the number of bytes to read from it.
+    /// Asks for a copy. Returns the connection and the number of bytes to read from it.
     pub(super) fn fetch(
         &self,
-        pod: u32,
         (shard, id): (u32, CheckpointId),
     ) -> Result<(TcpStream, u64), RequestFailed> {
         let operation = Operation::Fetch { shard, id };
-        self.ask(pod, operation, |stream, answer| match answer {
+        self.ask(operation, |stream, answer| match answer {
             Answer::Copy { num_bytes } => Ok((stream, num_bytes)),
             other => Err(unexpected(other)),
         })
@@ -89,12 +64,11 @@ impl Siblings {
     /// Sends a request to store a copy, and the bytes of its file.
     pub(super) fn store(
         &self,
-        pod: u32,
         operation: Operation,
         (mut file, num_bytes): (File, u64),
     ) -> Result<(), RequestFailed> {
         let send = || {
-            let mut stream = self.request(pod, operation)?;
+            let mut stream = self.request(operation)?;
             // A pod that refuses the copy answers before it has all bytes.
             let sent = transfer::copy(&mut file, &mut stream, num_bytes, &mut |_| {});
             stream.set_read_timeout(Some(DURABLE_TIMEOUT))?;
@@ -104,18 +78,13 @@ impl Siblings {
                 Err(error) => sent.and(Err(error)),
             }
         };
-        send().map_err(|error| RequestFailed { pod, error })
+        send().map_err(|error| self.failed(error))
     }
 
-    /// Deletes a copy in another pod.
-    pub(super) fn delete(
-        &self,
-        pod: u32,
-        shard: u32,
-        id: CheckpointId,
-    ) -> Result<(), RequestFailed> {
+    /// Deletes a copy in the pod.
+    pub(super) fn delete(&self, shard: u32, id: CheckpointId) -> Result<(), RequestFailed> {
         let operation = Operation::Delete { shard, id };
-        self.ask(pod, operation, |_, answer| match answer {
+        self.ask(operation, |_, answer| match answer {
             Answer::Done => Ok(()),
             other => Err(unexpected(other)),
         })
@@ -123,29 +92,35 @@ impl Siblings {
 
     fn ask<T>(
         &self,
-        pod: u32,
         operation: Operation,
         take: impl FnOnce(TcpStream, Answer) -> io::Result<T>,
     ) -> Result<T, RequestFailed> {
         let ask = || {
-            let mut stream = self.request(pod, operation)?;
+            let mut stream = self.request(operation)?;
             let answer = message::receive(&mut stream)?;
             take(stream, answer)
         };
-        ask().map_err(|error| RequestFailed { pod, error })
+        ask().map_err(|error| self.failed(error))
     }
 
-    fn request(&self, pod: u32, operation: Operation) -> io::Result<TcpStream> {
-        let mut stream = self.connect(pod)?;
+    fn failed(&self, error: io::Error) -> RequestFailed {
+        RequestFailed {
+            pod: self.name.clone(),
+            error,
+        }
+    }
+
+    fn request(&self, operation: Operation) -> io::Result<TcpStream> {
+        let mut stream = self.connect()?;
         transfer::prepare(&stream, IDLE_TIMEOUT)?;
         let life = self.life.clone();
         message::send(&mut stream, &Request { life, operation })?;
         Ok(stream)
     }
 
-    fn connect(&self, pod: u32) -> io::Result<TcpStream> {
-        let address = self.address(pod).ok_or(ErrorKind::NotFound)?;
-        let deadline = Instant::now() + CONNECT_TIMEOUT;
+    fn connect(&self) -> io::Result<TcpStream> {
+        let address = self.address;
+        let deadline = Instant::now() + self.patience;
         loop {
             match TcpStream::connect_timeout(&address, ATTEMPT) {
                 Ok(stream) => return Ok(stream),
