@@ -64,7 +64,7 @@ impl CopyPair {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldCopy {
-    /// [`CopyPair::id`].
+    /// [`CopyPair::id`] of the pair.
     pub pair: String,
     /// Name of the holder's pod.
     pub pod: String,

@@ -156,7 +156,7 @@ fn worker_and_holder_change_places() {
 }
 
 #[test]
-fn worker_trains_on_if_its_holder_is_lost_and_another_one_takes_its_place() {
+fn worker_trains_on_if_its_holder_is_lost_and_gets_another_one() {
     let mut workers = Workers::start(3, 1);
     workers.job.pair("a", 0, 1);
     workers.train(0);
@@ -187,7 +187,7 @@ fn worker_trains_on_if_its_holder_is_lost_and_another_one_takes_its_place() {
 
 /// A worker that the operator cannot reach still sends copies to its former holder.
 #[test]
-fn worker_that_was_replaced_changes_nothing_in_its_former_holder() {
+fn worker_that_was_replaced_changes_nothing_in_its_holder() {
     let mut workers = Workers::start(2, 1);
     workers.job.pair("a", 0, 1);
     workers.train(0);

@@ -41,7 +41,7 @@ struct Serving {
 }
 
 impl Holding {
-    /// Starts to watch.
+    /// Starts to watch the file.
     pub(super) fn start(
         file: PathBuf,
         address: SocketAddr,

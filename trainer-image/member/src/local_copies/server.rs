@@ -23,7 +23,7 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause after an accept that failed, for example because no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The thread that serves. When this has been dropped, nobody changes the volume through it.
+/// The thread that serves. When this has been dropped, no peer changes the volume any more.
 #[derive(Debug)]
 pub(super) struct Server {
     address: SocketAddr,

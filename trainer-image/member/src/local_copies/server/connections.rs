@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// abandoned.
 const MOST: usize = 1 << 10;
 
-/// All open connections.
+/// All open connections of the server.
 #[derive(Clone, Debug)]
 pub(super) struct Connections(Arc<Mutex<State>>);
 
