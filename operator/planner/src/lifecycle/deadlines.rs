@@ -19,16 +19,23 @@ const CLOCK_AGAIN: Duration = Duration::from_mins(5);
 /// Whether the API server has confirmed the observed state and its clock agrees with the
 /// operator's. Otherwise requeues the job.
 pub(crate) fn is_confirmed(draft: &mut Draft<'_>) -> bool {
-    if draft.observed.fresh && !draft.observed.clock_off {
-        return true;
+    if !is_fresh(draft) {
+        return false;
     }
-    draft.needs_fresh = true;
-    draft.requeue(if draft.observed.clock_off {
-        CLOCK_AGAIN
-    } else {
-        CONFIRM_AGAIN
-    });
-    false
+    if draft.observed.clock_off {
+        draft.needs_fresh = true;
+        draft.requeue(CLOCK_AGAIN);
+    }
+    !draft.observed.clock_off
+}
+
+/// Whether the API server has confirmed the observed state. Otherwise requeues the job.
+pub(crate) fn is_fresh(draft: &mut Draft<'_>) -> bool {
+    if !draft.observed.fresh {
+        draft.needs_fresh = true;
+        draft.requeue(CONFIRM_AGAIN);
+    }
+    draft.observed.fresh
 }
 
 /// Fails a job that has passed a deadline; otherwise requeues it for the next one.

@@ -36,25 +36,17 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     };
     let failed = draft.status.is_true(ConditionType::Failed);
     kueue::end_group(draft);
-    for pod in draft.pods.iter().filter(|pod| pod.ours && !pod.deleting) {
-        // A pod whose container has completed will soon be Succeeded: it stays with its log.
-        let completed = pod
-            .container
-            .termination
-            .as_ref()
-            .is_some_and(|end| end.exit_code == 0 && end.restarts == pod.container.restarts);
-        let active = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
-        let runs = active && (!completed || pod.sidecar_runs);
-        let goes = match draft.job.clean_pod_policy {
-            CleanPodPolicy::All => true,
-            CleanPodPolicy::Running => runs,
-            // The kubelet would restart a container of a failed job indefinitely, and a worker that
-            // waits for a node or for peers would wait indefinitely. Both would keep a GPU.
-            CleanPodPolicy::None => runs && (failed || !completed),
-        };
-        if goes {
-            draft.actions.push(delete(pod, DeleteReason::JobEnded));
-        }
+    let pods: Vec<&Pod> = draft
+        .pods
+        .iter()
+        .filter(|pod| goes(pod, draft.job.clean_pod_policy, failed))
+        .collect();
+    // After a restore of etcd, the job may train, and only a cache still has its end.
+    if !pods.is_empty() && deadlines::is_fresh(draft) {
+        let deletions = pods
+            .into_iter()
+            .map(|pod| delete(pod, DeleteReason::JobEnded));
+        draft.actions.extend(deletions);
     }
     group::remove(draft);
     ttl::expire(draft);
@@ -63,6 +55,26 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     } else {
         PlanReason::Succeeded
     })
+}
+
+/// Whether a pod of an ended job is deleted.
+fn goes(pod: &Pod, policy: CleanPodPolicy, failed: bool) -> bool {
+    // A pod whose container has completed will soon be Succeeded: it stays with its log.
+    let completed = pod
+        .container
+        .termination
+        .as_ref()
+        .is_some_and(|end| end.exit_code == 0 && end.restarts == pod.container.restarts);
+    let active = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
+    let runs = active && (!completed || pod.sidecar_runs);
+    let wanted = match policy {
+        CleanPodPolicy::All => true,
+        CleanPodPolicy::Running => runs,
+        // The kubelet would restart a container of a failed job indefinitely, and a worker that
+        // waits for a node or for peers would wait indefinitely. Both would keep a GPU.
+        CleanPodPolicy::None => runs && (failed || !completed),
+    };
+    wanted && pod.ours && !pod.deleting
 }
 
 /// Succeeds the job once a member has completed and the others have ended; or, with the success

@@ -159,6 +159,30 @@ fn failed_job_is_cleaned_up_until_no_pod_runs() {
     assert_eq!(world.state(), "ConfigInvalid");
 }
 
+/// etcd was restored: the job trains, and only a cache still has its end.
+#[test]
+fn pods_stay_until_the_end_of_the_job_is_confirmed() {
+    let mut lost = world(2).training();
+    lost.ends(0, 0, 100);
+    lost.ends(1, 0, 100);
+    lost.settle();
+    for policy in [
+        CleanPodPolicy::All,
+        CleanPodPolicy::Running,
+        CleanPodPolicy::None,
+    ] {
+        let mut world = world(2).training();
+        world.job.clean_pod_policy = policy;
+        world.observed.status = lost.observed.status.clone();
+        world.observed.fresh = false;
+        let plan = world.plan();
+        assert!(plan.actions.is_empty() && plan.needs_fresh, "{policy:?}");
+        // Clocks do not matter.
+        (world.observed.fresh, world.observed.clock_off) = (true, true);
+        assert_eq!(world.plan().actions.len(), 2, "{policy:?}");
+    }
+}
+
 #[test]
 fn clean_pod_policy_all_deletes_completed_pods() {
     let mut world = world(1).training();
