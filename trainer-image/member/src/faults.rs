@@ -136,7 +136,19 @@ pub fn slow_down() {
 /// Makes a batch of an evaluation take longer, if a file says so.
 #[cfg(feature = "faults")]
 pub fn slow_evaluation_down() {
-    let file = std::env::var("ROUNDHOUSE_FAULT_EVALUATION_FILE").unwrap_or_default();
+    sleep_as_in("ROUNDHOUSE_FAULT_EVALUATION_FILE");
+}
+
+/// Makes a local copy take longer, if a file says so.
+#[cfg(feature = "faults")]
+pub fn slow_copy_down() {
+    sleep_as_in("ROUNDHOUSE_FAULT_COPY_FILE");
+}
+
+/// Sleeps for the milliseconds in the file that a variable names.
+#[cfg(feature = "faults")]
+fn sleep_as_in(variable: &str) {
+    let file = std::env::var(variable).unwrap_or_default();
     let setting = std::fs::read_to_string(file).unwrap_or_default();
     if let Ok(milliseconds) = setting.trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
@@ -270,6 +282,9 @@ pub const fn slow_down() {}
 
 #[cfg(not(feature = "faults"))]
 pub const fn slow_evaluation_down() {}
+
+#[cfg(not(feature = "faults"))]
+pub const fn slow_copy_down() {}
 
 #[cfg(not(feature = "faults"))]
 pub const fn volume() {}

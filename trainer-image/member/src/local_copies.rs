@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::LocalCopiesEnvironment;
@@ -50,6 +50,9 @@ use writer::{Done, Ended, NewCopy, Request};
 /// How long a process that ends waits for its copy in progress, to delete it.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a step waits for a copy in another pod, if each step has one. A slower copy is skipped.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
 /// The copies of this process, and the thread that writes them.
 #[derive(Debug)]
 pub struct LocalCopies {
@@ -69,6 +72,8 @@ pub struct LocalCopies {
     results: Receiver<Done>,
     /// Memory of the last snapshot, for the next one.
     buffer: Option<Box<dyn Snapshot>>,
+    /// Whether the last copy also goes to another pod.
+    is_shared: bool,
     /// Number of requests to the thread that have not ended.
     num_requested: u32,
     /// Whether the last copy could not be written.
@@ -124,12 +129,15 @@ impl LocalCopies {
         layout.is_some() || self.local_rank == 0
     }
 
-    /// Returns what has ended since the last call.
+    /// Returns what has ended since the last call. If each step has a copy in another pod, waits
+    /// for the end of the last one: the next step then commits only what can be repeated alone.
     fn poll(&mut self) -> Option<Ended> {
-        match self.results.try_recv() {
+        let waits = self.settings.every_steps == 1 && self.is_shared && self.is_writing();
+        let longest = if waits { LONGEST_WAIT } else { Duration::ZERO };
+        match self.results.recv_timeout(longest) {
             Ok(done) => Some(self.end(done)),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
                 (self.num_requested, self.has_failed) = (0, true);
                 None
             }
@@ -173,6 +181,7 @@ impl LocalCopies {
         let begun = Instant::now();
         let snapshot = state.snapshot(0..kind.state_bytes, self.buffer.take())?;
         let volumes = self.volumes(layout);
+        self.is_shared = volumes.has_other_places() || volumes.holder.is_some();
         self.request(Request::Write(NewCopy {
             id: CheckpointId::of(head),
             rank,

@@ -192,6 +192,7 @@ impl Job {
         command
             .env("ROUNDHOUSE_FAULT_VOLUME_FILE", self.path("pace-of-volume"))
             .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"))
+            .env("ROUNDHOUSE_FAULT_COPY_FILE", self.path("pace-of-copies"))
             .env("ROUNDHOUSE_FAULT_FILE", self.path("fault"))
             .env("ROUNDHOUSE_FAULT_LOSS", &self.spoilt);
         command.envs(self.replica_environment(node));

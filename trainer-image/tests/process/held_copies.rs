@@ -29,6 +29,10 @@ struct Workers {
 
 impl Workers {
     fn start(nodes: u32, procs: u32) -> Self {
+        Self::copying(nodes, procs, EVERY)
+    }
+
+    fn copying(nodes: u32, procs: u32, every: u64) -> Self {
         let mut config = if procs > 1 {
             sharded("Zero3")
         } else {
@@ -37,7 +41,7 @@ impl Workers {
         config["steps"] = json!(STEPS);
         let (shared, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let volumes = (shared.path().to_owned(), copies.path().to_owned());
-        let job = Job::with_holders(&config, nodes, procs, volumes, EVERY);
+        let job = Job::with_holders(&config, nodes, procs, volumes, every);
         job.pace_steps(10);
         Self {
             job,
@@ -127,17 +131,13 @@ fn spare_continues_from_the_copies_that_it_holds() {
 }
 
 /// A process of the worker dies at each point of a copy, and the worker is lost. It returns as the
-/// next holder.
-#[test]
-fn worker_and_holder_change_places() {
-    let mut workers = Workers::start(2, 2);
+/// next holder. Returns the number of losses.
+fn change_places(workers: &mut Workers) -> u64 {
     workers.job.pair("first", 0, 1);
     workers.train(0);
     let mut known = 0;
-    for (round, point) in ["CopyBegun", "CopyWritten", "CopyComplete", "Backward"]
-        .into_iter()
-        .enumerate()
-    {
+    let points = ["CopyBegun", "CopyWritten", "CopyComplete", "Backward"];
+    for (round, point) in points.into_iter().enumerate() {
         let (worker, holder) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
         known = workers.wait_for_held(worker, known).step;
         workers.job.dies_at(worker, point);
@@ -153,6 +153,22 @@ fn worker_and_holder_change_places() {
         workers.job.pair(point, holder, worker);
     }
     workers.complete(0);
+    points.len() as u64
+}
+
+#[test]
+fn worker_and_holder_change_places() {
+    change_places(&mut Workers::start(2, 2));
+}
+
+#[test]
+fn at_most_one_step_is_repeated_if_each_step_is_copied() {
+    let mut workers = Workers::copying(2, 2, 1);
+    // Several steps could be done meanwhile.
+    workers.job.pace_copies(50);
+    let losses = change_places(&mut workers);
+    let repeated = workers.job.progress().repeated_steps;
+    assert!(repeated <= losses, "{repeated}");
 }
 
 #[test]

@@ -66,6 +66,7 @@ impl LocalCopies {
             requests,
             results,
             buffer: None,
+            is_shared: false,
             num_requested: 0,
             has_failed: false,
             is_discarded,

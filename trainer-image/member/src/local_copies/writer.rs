@@ -132,6 +132,7 @@ fn write(copy: &mut NewCopy, is_discarded: &AtomicBool) -> Result<(), NotWritten
     let kept = volumes.placement.kept(&contents);
     volumes.keep(kept)?;
     faults::point(Point::CopyBegun, rank, id.step);
+    faults::slow_copy_down();
     volumes.put(id, |path: &Path| {
         file::write(path, &copy.kind, &copy.words, row)?;
         faults::point(Point::CopyWritten, rank, id.step);

@@ -215,6 +215,11 @@ impl Job {
         replace(&self.path("pace-of-steps"), &milliseconds.to_string());
     }
 
+    /// Sets by how much each local copy is slowed down.
+    pub(crate) fn pace_copies(&self, milliseconds: u64) {
+        replace(&self.path("pace-of-copies"), &milliseconds.to_string());
+    }
+
     /// Starts a replacement for an ended worker of one process.
     pub(crate) fn respawn(&mut self, node: u32) {
         self.variables
