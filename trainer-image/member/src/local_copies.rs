@@ -209,6 +209,12 @@ impl LocalCopies {
         if holds { 4 } else { 2 }
     }
 
+    /// Whether each pod of the replica has another one that holds its copies.
+    fn have_holders(&self) -> bool {
+        let holders = self.pods.as_ref().map(|pods| &pods.replica.holders);
+        holders.is_some_and(|holders| !holders.is_empty() && holders.iter().all(Option::is_some))
+    }
+
     /// Deletes all copies of this process' part, because its state is suspect. Without its part the
     /// copies of its siblings are of no use either.
     pub(crate) fn discard(&mut self, layout: Option<&Layout>) {

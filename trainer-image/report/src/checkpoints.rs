@@ -180,6 +180,12 @@ impl Reporter {
     /// Reports that this process keeps local copies. It has none yet.
     pub fn keeps_copies(&self) {
         self.metrics.checkpoints.has_copy(0);
+        self.metrics.checkpoints.has_second_copy(0);
+    }
+
+    /// Reports the newest state of which each part is in another pod, too.
+    pub fn has_second_copy(&self, step: u64) {
+        self.metrics.checkpoints.has_second_copy(step);
     }
 
     /// Reports that a local copy has begun; training stopped for `stall`.
@@ -203,10 +209,14 @@ impl Reporter {
 
     /// Reports that no rank of this worker writes a copy, and how many of them could not write
     /// their part of the last one.
-    pub fn copy_ended(&mut self, num_failed: u64) {
+    /// `are_in_two_pods`: each part is in another pod, too.
+    pub fn copy_ended(&mut self, num_failed: u64, are_in_two_pods: bool) {
         if num_failed == 0 {
             self.progress.local_step = self.copied_step;
             self.set_copy_problem(None);
+            if let Some(step) = self.copied_step.filter(|_| are_in_two_pods) {
+                self.has_second_copy(step);
+            }
         } else if !self.has_failed_copy {
             self.set_copy_problem(Some(format!(
                 "the parts of {num_failed} of the processes of this worker are missing: read the logs of its pods for the reason"
@@ -233,6 +243,7 @@ impl Reporter {
             Ok(held) => (held, None),
             Err(error) => (None, Some(error)),
         };
+        self.has_second_copy(held.as_ref().map_or(0, |held| held.step));
         self.progress.held_copy = held;
         if self.problems.holder != error {
             self.log("second copy", error.as_deref(), "written again");

@@ -99,9 +99,12 @@ impl<R: Rendezvous> Member<'_, R> {
     /// parts. Only the worker with rank 0 adds to this sum, because the status shows its copies.
     pub(crate) fn conclude_copy(&mut self, sum: &SavingSum) {
         let is_counted = self.world.as_ref().is_some_and(World::is_in_first_replica);
-        if self.keeps_copies() && is_counted && sum.num_copying == 0 {
-            self.reporter.copy_ended(sum.num_copies_failed);
-        }
+        let Some(copies) = self.copies().filter(|_| is_counted && sum.num_copying == 0) else {
+            return;
+        };
+        let are_in_two_pods = copies.have_holders();
+        self.reporter
+            .copy_ended(sum.num_copies_failed, are_in_two_pods);
     }
 }
 

@@ -23,6 +23,7 @@ pub struct CheckpointMetrics {
     failures: Counter,
     skipped: Counter,
     copy_step: Late<IntGauge>,
+    second_copy_step: Late<IntGauge>,
     copy_seconds: Late<Gauge>,
     copy_stall_seconds: Late<Gauge>,
     copy_failures: Counter,
@@ -98,6 +99,13 @@ impl CheckpointMetrics {
                     "Committed steps that the newest local copy of this process holds; 0 if it has none",
                 )?,
             ),
+            second_copy_step: Late::new(
+                registry,
+                IntGauge::new(
+                    "roundhouse_train_second_copy_step",
+                    "Committed steps of the newest state of which other pods are known to hold a copy; 0 if there is none (rank 0)",
+                )?,
+            ),
             copy_seconds: late(
                 registry,
                 "local_copy_seconds",
@@ -167,6 +175,10 @@ impl CheckpointMetrics {
 
     pub(crate) fn has_copy(&self, step: u64) {
         self.copy_step.known().set(step.cast_signed());
+    }
+
+    pub(crate) fn has_second_copy(&self, step: u64) {
+        self.second_copy_step.known().set(step.cast_signed());
     }
 
     pub(crate) fn copied(&self, duration: Duration) {
