@@ -84,8 +84,8 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub local_error: Option<String>,
-    /// The copy that the holder of rank 0's worker has; absent if there is no holder, if it does not
-    /// answer, or if it has no whole copy.
+    /// The copy that the holder of rank 0's worker has; absent if there is no holder, if it does
+    /// not answer, or if it has no whole copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub held_copy: Option<HeldCopy>,
