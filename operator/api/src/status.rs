@@ -131,6 +131,14 @@ pub struct CheckpointStatus {
     /// checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_step: Option<u64>,
+    /// Committed steps in the newest copy of that worker's state in another pod (`peerCopies`), if
+    /// it is newer than the checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_step: Option<u64>,
+    /// Name of that pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub peer_pod: Option<String>,
     /// The best checkpoint, if `checkpoint.best` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestCheckpoint>,

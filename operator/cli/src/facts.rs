@@ -116,7 +116,7 @@ impl Facts {
         })
     }
 
-    fn pods_per_replica(&self) -> u32 {
+    pub(crate) fn pods_per_replica(&self) -> u32 {
         self.job.spec.workers.pods_per_replica.unwrap_or(1).max(1)
     }
 

@@ -64,7 +64,7 @@ impl CopyPair {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldCopy {
-    /// [`CopyPair::id`] of the pair.
+    /// The pair's [`CopyPair::id`], as its worker knows it.
     pub pair: String,
     /// Name of the holder's pod.
     pub pod: String,

@@ -8,6 +8,7 @@ use crate::draft::{Draft, event};
 use crate::failures;
 use crate::failures::{nodes, replacements};
 use crate::generation::completed;
+use crate::generation::copy_pairs;
 use crate::generation::form;
 use crate::generation::reissue;
 use crate::lifecycle::deadlines;
@@ -122,6 +123,7 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
         owned_objects::remove_surplus(draft);
         if reason == PlanReason::Training {
             reissue::late(draft);
+            copy_pairs::keep(draft);
         }
     }
     match barrier {

@@ -4,6 +4,7 @@
 pub mod beside;
 pub(crate) mod completed;
 pub(crate) mod copies;
+pub(crate) mod copy_pairs;
 pub(crate) mod form;
 pub mod members;
 mod newest_seen;

@@ -67,6 +67,7 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         data_dir,
         checkpoint_dir,
         copies_dir,
+        copy_pair_file,
         expected_device,
     } = site;
     let program = match program {
@@ -88,9 +89,10 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
             leave_grace: *leave_grace,
         },
     };
+    let copy_pair_file = copy_pair_file.filter(|_| job.has_copy_pairs());
     let checkpoint = checkpoint
         .as_ref()
-        .map(|checkpoint| of_checkpoint(checkpoint, checkpoint_dir, copies_dir));
+        .map(|checkpoint| of_checkpoint(checkpoint, checkpoint_dir, copies_dir, copy_pair_file));
     WorkerEnvironment {
         job_name: name.clone(),
         job_namespace: namespace.clone(),
@@ -111,11 +113,12 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
     }
 }
 
-/// `dir` is shared by all workers, `copies_dir` is of this worker alone.
+/// `dir` is shared by all workers, `copies_dir` and `pair_file` are of this worker alone.
 fn of_checkpoint(
     checkpoint: &Checkpoint,
     dir: PathBuf,
     copies_dir: PathBuf,
+    pair_file: Option<PathBuf>,
 ) -> CheckpointEnvironment {
     let Checkpoint {
         volume: _,
@@ -136,7 +139,7 @@ fn of_checkpoint(
             dir: copies_dir,
             every_steps: local.every_steps,
             max_bytes: local.max_bytes(),
-            pair_file: None,
+            pair_file,
         }),
     }
 }

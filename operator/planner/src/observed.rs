@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::earlier::Earlier;
 use roundhouse_contract::{
-    BuiltFrom, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, ReplicaPlace,
-    TerminationMessage,
+    BuiltFrom, CopyPair, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress,
+    ReplicaPlace, TerminationMessage,
 };
 
 use crate::group::{GroupWrites, ObservedGroup};
@@ -182,6 +182,8 @@ pub struct Pod {
     pub earlier: Vec<Earlier>,
     /// The place in a replica of several pods in its annotation.
     pub replica: Option<ReplicaPlace>,
+    /// In its annotation: the other pod with which it has copies of the state in pairs.
+    pub copies: Option<CopyPair>,
     /// Protocol of its membership, if a newer operator wrote it and this version cannot read it.
     pub newer_protocol: Option<u32>,
     /// The record of what it was built from; `None` if the operator that created it wrote none.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roundhouse_api::{Gang, Replacements, TrainingJobStatus};
 use roundhouse_contract::earlier::Earlier;
-use roundhouse_contract::{BuiltFrom, Membership, ReplicaPlace};
+use roundhouse_contract::{BuiltFrom, CopyPair, Membership, ReplicaPlace};
 
 use crate::group::PodGroup;
 
@@ -111,6 +111,15 @@ pub enum Action {
         pod: String,
         resource_version: String,
         place: ReplicaPlace,
+    },
+    /// Write the pod with which a pod has copies of the state in pairs, if it is still the pod that
+    /// was observed.
+    PairCopies {
+        /// Name of the pod.
+        pod: String,
+        resource_version: String,
+        /// `None`: the pod is in no pair any more.
+        pair: Option<CopyPair>,
     },
     /// Mark in a pod's annotation that its group in a queue gets no new pods, if it is still the
     /// pod that was observed.

@@ -224,6 +224,13 @@ impl World {
                 let place = Some(place.clone());
                 return self.patch(pod, resource_version, |pod| pod.replica = place);
             }
+            Action::PairCopies {
+                pod,
+                resource_version,
+                pair,
+            } => {
+                return self.patch(pod, resource_version, |pod| pod.copies.clone_from(pair));
+            }
             Action::EndGroup {
                 pod,
                 resource_version,

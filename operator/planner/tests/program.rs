@@ -75,6 +75,7 @@ fn program_of_agents(raw: &TrainingJob) -> WorkerProgram {
         data_dir: "/data".into(),
         checkpoint_dir: "/checkpoints".into(),
         copies_dir: "/copies".into(),
+        copy_pair_file: None,
         expected_device: None,
     };
     launch::environment(&validate(raw).unwrap(), 0, site).program

@@ -85,6 +85,7 @@ fn happen(world: &mut World, event: &Event) {
             world.prepared(at);
             let has_topology = world.job.scheduling.topology_key.is_some();
             let pod = &mut world.observed.pods[at];
+            pod.node.get_or_insert_with(|| format!("n{}", at % 3));
             pod.domain = has_topology.then(|| format!("rack-{}", at % 2));
         }
         Event::Ends(at, code) if runs(world, at) => {
@@ -139,6 +140,26 @@ fn deadlines() -> impl Strategy<Value = [Option<Duration>; 2]> {
     (one(), one()).prop_map(|(start, active)| [start, active].map(|it| it.map(Duration::from_secs)))
 }
 
+/// Which copies of the state pods keep.
+#[derive(Clone, Copy, Debug)]
+enum Copies {
+    None,
+    Own,
+    OfPeers,
+}
+
+fn copies() -> impl Strategy<Value = Copies> {
+    prop_oneof![Just(Copies::None), Just(Copies::Own), Just(Copies::OfPeers)]
+}
+
+fn keep(copies: Copies, world: &mut World) {
+    match copies {
+        Copies::None => {}
+        Copies::Own => world.saves(true),
+        Copies::OfPeers => world.has_peer_copies(),
+    }
+}
+
 fn gangs() -> impl Strategy<Value = Gang> {
     prop_oneof![
         Just(Gang::None),
@@ -188,15 +209,13 @@ proptest! {
     fn generations_have_one_set_of_members_and_grow(
         workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(), gang in gangs(),
         has_topology in any::<bool>(),
-        ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]), spares in 0..3_u32, local in any::<bool>(),
+        ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]), spares in 0..3_u32, copies in copies(),
     ) {
         let mut raw = raw_gang_job(workers, gang);
         raw.spec.scheduling.topology_key = has_topology.then(|| "rack".to_owned());
         let mut world = world_of(&raw);
         world.job.spares = spares;
-        if local {
-            world.saves(true);
-        }
+        keep(copies, &mut world);
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.ttl_after_finished = ttl.map(Duration::from_secs);
         world.job.backoff_limit = if backoff { 1 } else { 1_000 };
@@ -249,13 +268,11 @@ proptest! {
     #[test]
     fn undisturbed_job_trains(
         workers in 1..4_u32, events in events(), deadlines in deadlines(), spares in 0..3_u32,
-        local in any::<bool>(),
+        copies in copies(),
     ) {
         let mut world = world(workers);
         world.job.spares = spares;
-        if local {
-            world.saves(true);
-        }
+        keep(copies, &mut world);
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.backoff_limit = 100_000;
         for event in &events {

@@ -19,6 +19,7 @@ use crate::watch::topology::Topology;
 
 mod groups;
 mod outcome;
+mod patches;
 mod step;
 pub(super) mod writes;
 

@@ -229,8 +229,14 @@ impl JobMemories {
 /// Whether a report must wake the job at once, because more than step numbers changed.
 fn is_urgent(last: &Report, now: &Report) -> bool {
     let is_done = |report: &Report| report.total_steps > 0 && report.step >= report.total_steps;
+    // The step of the copy in another pod does not matter.
+    let held = |report: &Report| {
+        let held = report.held_copy.as_ref();
+        held.map(|held| (held.pair.clone(), held.generation))
+    };
     last.generation != now.generation
         || last.checkpoint_error != now.checkpoint_error
+        || held(last) != held(now)
         || is_done(last) != is_done(now)
 }
 

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::MembershipError;
-use roundhouse_contract::{BuiltFrom, Membership, ReplicaPlace, earlier, gang, labels};
+use roundhouse_contract::{BuiltFrom, CopyPair, Membership, ReplicaPlace, earlier, gang, labels};
 use roundhouse_planner::kubelet::runs;
 use roundhouse_planner::{Pod, PodPhase};
 
@@ -170,6 +170,7 @@ pub fn pod(full: &FullPod) -> Pod {
             .map(earlier::parse)
             .unwrap_or_default(),
         replica: annotation(metadata, labels::REPLICA).and_then(ReplicaPlace::parse),
+        copies: annotation(metadata, labels::COPY_PAIR).and_then(CopyPair::parse),
         newer_protocol,
         built_from: annotation(metadata, labels::BUILT_FROM).and_then(BuiltFrom::parse),
         // The pod does not show it; `observe` adds it.

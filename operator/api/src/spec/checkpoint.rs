@@ -66,15 +66,18 @@ pub struct LocalCopies {
     /// Where the copies are: in the memory of the node or on its disk.
     #[serde(default)]
     pub medium: CopyMedium,
-    /// Number of other pods, on other nodes, that hold copies of a pod's state, too: with 1, a
-    /// replica of several pods may lose any of them with its node and continues from the copies
-    /// that its other pods hold. Only with `workers.podsPerReplica`. Default: 0.
+    /// Number of other pods, on other nodes, that hold copies of a pod's state, too: with 1, the
+    /// job may lose any pod with its node and continues from the copies in other pods. The pods of
+    /// a replica of several pods hold them for each other (`workers.podsPerReplica`). For workers
+    /// of one pod, a spare holds those of the worker with rank 0, so `workers.spares` must be at
+    /// least 1. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1))]
     pub peer_copies: Option<u32>,
     /// Size of the volume, such as `4Gi`. It must hold two copies of the state that the pod's
-    /// processes hold, and with `peerCopies` four. In memory it counts against the memory limit of
-    /// the container. Its processes also keep a buffer of the size of one copy.
+    /// processes hold, and with `peerCopies` in a replica of several pods four. In memory it counts
+    /// against the memory limit of the container. Its processes also keep a buffer of the size of
+    /// one copy.
     #[schemars(length(min = 1, max = 14))]
     pub size_limit: String,
 }
@@ -109,7 +112,7 @@ impl LocalCopies {
 const DEFAULT_SECONDS: u64 = 600;
 
 impl Checkpoint {
-    /// Whether pods of a replica hold copies of the state for each other.
+    /// Whether other pods hold copies of a pod's state, too.
     #[must_use]
     pub fn has_peer_copies(&self) -> bool {
         let local = self.local.as_ref();

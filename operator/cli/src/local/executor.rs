@@ -132,6 +132,8 @@ impl Executor {
                 | Action::EndGroup { .. }
                 // A replica runs as one worker.
                 | Action::PlaceInReplica { .. }
+                // All workers are on one node.
+                | Action::PairCopies { .. }
                 | Action::DeleteJob { .. } => {}
                 Action::CreateWorker {
                     index,

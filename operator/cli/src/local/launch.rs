@@ -53,6 +53,7 @@ fn site(plan: &LaunchPlan, worker: &Worker, dir: &Path) -> WorkerSite {
         data_dir: plan.data_dir.clone(),
         checkpoint_dir: launch_plan::state(&plan.dir),
         copies_dir: dir.join("copies"),
+        copy_pair_file: None,
         expected_device: None,
     }
 }

@@ -1,7 +1,7 @@
 //! Summarizes a job in sentences.
 
 use jiff::SignedDuration;
-use roundhouse_api::{CheckpointStatus, ConditionType, TrainingJob};
+use roundhouse_api::{Checkpoint, CheckpointStatus, ConditionType, TrainingJob};
 use roundhouse_contract::{OnScale, Progress};
 use roundhouse_planner::status::{counted, percent};
 
@@ -50,8 +50,8 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
             all.push(format!("Local copies are not written: {error}."));
         }
     }
-    if let Some(step) = newest_copy(facts, status.checkpoint.as_ref()) {
-        let places = places_of_copies(facts);
+    if let Some((step, peer)) = newest_copy(facts, status.checkpoint.as_ref()) {
+        let places = places_of_copies(facts, peer);
         all.push(format!("The newest local copy holds {step} steps{places}."));
     }
     if status.incidents.total > 0 {
@@ -65,20 +65,36 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
     all
 }
 
-/// The step of rank 0's newest local copy, if it is newer than the checkpoint. The progress of a
-/// local run is newer than its status.
-fn newest_copy(facts: &Facts, known: Option<&CheckpointStatus>) -> Option<u64> {
+/// A copy of the state in another pod: the pod's name, and the committed steps.
+type PeerCopy = (String, u64);
+
+/// The step of rank 0's newest local copy, if it is newer than the checkpoint, and the copy in
+/// another pod. The progress of a local run is newer than its status.
+fn newest_copy(facts: &Facts, known: Option<&CheckpointStatus>) -> Option<(u64, Option<PeerCopy>)> {
     let progress = facts.progress().filter(|_| !facts.status().is_terminal());
-    let copies = progress
-        .as_ref()
-        .map(|it| (it.local_step, it.checkpoint_step));
-    let known = known.map(|it| (it.local_step, it.step));
-    let (local, saved) = copies.filter(|(local, _)| local.is_some()).or(known)?;
-    local.filter(|local| saved < Some(*local))
+    let reported = progress.and_then(|it| {
+        let held = it.held_copy.map(|held| (held.pod, held.step));
+        Some((it.local_step?, it.checkpoint_step, held))
+    });
+    let known = known.and_then(|it| {
+        let held = it.peer_pod.clone().zip(it.peer_step);
+        Some((it.local_step?, it.step, held))
+    });
+    let (local, saved, held) = reported.or(known)?;
+    (saved < Some(local)).then_some((local, held))
 }
 
-/// In how many pods the parts of a copy are, if pods hold copies for each other.
-fn places_of_copies(facts: &Facts) -> String {
+/// In which other pod the copy is, or in how many pods its parts are, if other pods hold copies.
+fn places_of_copies(facts: &Facts, peer: Option<PeerCopy>) -> String {
+    let checkpoint = facts.job.spec.checkpoint.as_ref();
+    let has_peers = checkpoint.is_some_and(Checkpoint::has_peer_copies);
+    match peer {
+        Some((pod, step)) => return format!("; pod {pod} holds a copy of {step} steps"),
+        None if has_peers && facts.pods_per_replica() == 1 => {
+            return "; no pod on another node has a copy yet".to_owned();
+        }
+        None => {}
+    }
     let members = facts.workers().into_iter().filter(|it| it.place.is_some());
     let replicas = members.filter_map(|worker| worker.replica);
     let holders = replicas.filter_map(|it| it.holders.get(it.pod as usize).copied());

@@ -130,6 +130,36 @@ fn places_of_a_copy_are_shown() {
 }
 
 #[test]
+fn copy_in_another_pod_is_shown() {
+    let peer = json!({"localStep": 40, "peerStep": 30, "peerPod": "digits-worker-1-0"});
+    for (shown_copies, expected) in [
+        (
+            peer,
+            "holds 40 steps; pod digits-worker-1-0 holds a copy of 30 steps.",
+        ),
+        (
+            json!({"localStep": 40}),
+            "holds 40 steps; no pod on another node has a copy yet.",
+        ),
+    ] {
+        let facts = job()
+            .trains(1)
+            .with("spec/workers/spares", json!(1))
+            .with(
+                "spec/checkpoint",
+                json!({
+                    "volume": {"hostPath": {"path": "/a"}},
+                    "local": {"everySteps": 10, "sizeLimit": "1Gi", "peerCopies": 1},
+                }),
+            )
+            .with("status/checkpoint", shown_copies)
+            .facts();
+        let text = shown(&JobView::of(&facts));
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn unknown_speed_of_a_job_and_its_ranks_is_a_dash() {
     let unknown = json!(0.0);
     let case = job()

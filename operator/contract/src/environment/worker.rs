@@ -98,6 +98,9 @@ pub struct WorkerSite {
     pub checkpoint_dir: PathBuf,
     /// Directory of this worker alone for local copies.
     pub copies_dir: PathBuf,
+    /// Watched file with the [`crate::CopyPair`]; `None` if all workers are on one machine, so that
+    /// no other one can hold second copies.
+    pub copy_pair_file: Option<PathBuf>,
     /// Device, see [`WorkerEnvironment::expected_device`]; `None` for any.
     pub expected_device: Option<ExpectedDevice>,
 }

@@ -1,6 +1,6 @@
 //! Pods that may keep a copy of the newest known state (`checkpoint.local`) although the container
-//! that wrote it has ended. Other workers must not train from an older state as long as such a pod
-//! is about to return.
+//! that wrote it has ended: its own pod, and the one that holds its second copies. Other workers
+//! must not train from an older state as long as such a pod is about to return.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use roundhouse_contract::earlier::Earlier;
 
 use crate::draft::Draft;
 use crate::generation::beside::{GIVEN_UP, formed_with};
+use crate::generation::copy_pairs;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::PlanReason;
 use crate::replicas::{Replica, pods_in};
@@ -29,7 +30,7 @@ pub(crate) fn are_kept(job: &ValidatedJob) -> bool {
     checkpoint.is_some_and(|checkpoint| checkpoint.local.is_some())
 }
 
-/// Whether pods of a replica hold copies for each other.
+/// Whether other pods hold copies of a pod's state: those of its replica, or a spare.
 #[must_use]
 pub(crate) fn have_peers(job: &ValidatedJob) -> bool {
     let checkpoint = job.checkpoint.as_ref();
@@ -51,12 +52,25 @@ impl Holders {
     pub(crate) fn copy_of(self, pod: &Pod) -> Option<u64> {
         generation_of(pod, self.formed).filter(|_| self.keep_copies)
     }
+
+    /// The generation of whose state the pod may keep a copy that its own processes wrote.
+    #[must_use]
+    pub(crate) fn own_copy_of(self, pod: &Pod) -> Option<u64> {
+        as_member(pod, self.formed).filter(|_| self.keep_copies)
+    }
 }
 
-/// The newest formed generation in which a container of the pod was a member. The pod may keep a
-/// copy of its state.
+/// The newest formed generation of whose state the pod may keep a copy: its container was a member,
+/// or it holds copies of the state of a member.
 #[must_use]
 fn generation_of(pod: &Pod, formed: u64) -> Option<u64> {
+    let held = copy_pairs::as_holder(pod).map(|document| document.generation);
+    let held = held.filter(|generation| (1..=formed).contains(generation));
+    as_member(pod, formed).max(held)
+}
+
+/// The newest formed generation in which a container of the pod was a member.
+fn as_member(pod: &Pod, formed: u64) -> Option<u64> {
     let document = pod.membership.as_ref().filter(|document| {
         let is_same = pods_in(&document.incarnation.pod_uid) == pods_in(&pod.uid);
         document.action == Instruction::Join && is_same

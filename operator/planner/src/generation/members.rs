@@ -198,16 +198,20 @@ impl<'a> Members<'a> {
     /// Number of workers that wait in the lobby beyond those that would form the next generation.
     #[must_use]
     pub fn num_spares(&self) -> usize {
-        let able = self.able_and_spares().len();
-        able.saturating_sub(self.num_places)
+        self.spares().len()
+    }
+
+    /// The workers that wait in the lobby beyond those that would form the next generation.
+    #[must_use]
+    pub(crate) fn spares(&self) -> Vec<&'a Pod> {
+        let able = self.able_and_spares();
+        able.into_iter().skip(self.num_places).collect()
     }
 
     /// How many of the spares are Ready.
     #[must_use]
     pub(crate) fn num_ready_spares(&self) -> usize {
-        let able = self.able_and_spares();
-        let spares = able.iter().skip(self.num_places);
-        spares.filter(|pod| pod.ready).count()
+        self.spares().iter().filter(|pod| pod.ready).count()
     }
 
     /// Number of pods of the wanted workers, without spares, whether they are Ready or not.
@@ -282,16 +286,19 @@ impl<'a> Members<'a> {
 
     /// The order without topology. Survivors come first, in their old order; of two with the same
     /// old place, the one of the newer generation. Workers that keep a copy follow, the newest
-    /// state first, and then new workers by index. So node rank 0 has the newest state, if one of
+    /// state first, a worker with a copy of its own before a holder, whose copy may be some steps
+    /// older. Then new workers follow by index. So node rank 0 has the newest state, if one of
     /// them has it. The key of a worker does not change until it gets its next place, unless it
-    /// loses its state or an older generation turns out to have formed.
+    /// loses its state or an older generation turns out to have formed: what a holder is known to
+    /// have is written only while all members train.
     fn seniority(&self, pod: &Pod) -> impl Ord + use<> {
         let copied = self.holders().copy_of(pod);
+        let is_held = copied.is_some() && copied != self.holders().own_copy_of(pod);
         let survivor = pod.membership.as_ref().filter(|_| may_hold_state(pod));
         match (survivor, copied) {
-            (Some(old), _) => (0, old.node_rank, Reverse(old.generation), pod.index),
-            (None, Some(copied)) => (1, 0, Reverse(copied), pod.index),
-            (None, None) => (2, 0, Reverse(0), pod.index),
+            (Some(old), _) => (0, old.node_rank, Reverse(old.generation), false, pod.index),
+            (None, Some(copied)) => (1, 0, Reverse(copied), is_held, pod.index),
+            (None, None) => (2, 0, Reverse(0), false, pod.index),
         }
     }
 }

@@ -84,6 +84,7 @@ pub(super) fn combine(replica: &Replica<'_>, life: Option<&str>, version: String
         built_from: shown.built_from.clone(),
         processes: processes(&pods, life),
         replica: None,
+        copies: None,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use roundhouse_api::{CheckpointStatus, EventReason, TrainingJobStatus};
-use roundhouse_contract::{BestCheckpoint, Progress};
+use roundhouse_contract::{BestCheckpoint, HeldCopy, Progress};
 
 use crate::draft::{Draft, event};
 use crate::generation::copies;
@@ -12,6 +12,8 @@ use crate::validate::ValidatedJob;
 
 /// Longest error in the status, in bytes; the schema's bound.
 const MAX_ERROR_BYTES: usize = 1_024;
+/// Longest name of a pod, in bytes; the schema's bound.
+const MAX_POD_NAME_BYTES: usize = 253;
 
 /// Whether the report about checkpoints would change the status.
 pub(crate) fn differs(job: &ValidatedJob, status: &TrainingJobStatus, progress: &Progress) -> bool {
@@ -54,6 +56,7 @@ fn merged(
         let mut before = before?;
         before.best = before.best.filter(is_kept);
         before.local_step = None;
+        (before.peer_step, before.peer_pod) = (None, None);
         return Some(before);
     };
     let before = before.unwrap_or_default();
@@ -61,11 +64,14 @@ fn merged(
     if now.step.is_none() {
         (now.step, now.time) = (before.step, before.time);
     }
-    // Unlike a checkpoint, an earlier copy may be gone with its pod.
+    // Unlike a checkpoint, an earlier copy may be gone with its pod, so it is not kept.
     let has_copies = copies::are_kept(job);
     now.local_step = now
         .local_step
         .filter(|step| has_copies && now.step < Some(*step));
+    if !job.has_copy_pairs() || now.peer_step <= now.step {
+        (now.peer_step, now.peer_pod) = (None, None);
+    }
     now.best = now.best.or(before.best).filter(is_kept);
     Some(now)
 }
@@ -94,6 +100,7 @@ fn reported(progress: &Progress) -> Option<CheckpointStatus> {
         checkpoint_step: step,
         checkpoint_at,
         local_step,
+        held_copy,
         best_checkpoint: best,
         checkpoint_error,
         local_error,
@@ -105,12 +112,16 @@ fn reported(progress: &Progress) -> Option<CheckpointStatus> {
         Some(error[..end].to_owned())
     });
     let at = checkpoint_at.as_ref().and_then(|at| at.parse().ok());
-    let is_known =
-        step.is_some() || error.is_some() || local_step.is_some() || local_error.is_some();
+    let is_name = |held: &&HeldCopy| held.pod.len() <= MAX_POD_NAME_BYTES;
+    let held = held_copy.as_ref().filter(is_name);
+    let has_copies = local_step.is_some() || held.is_some() || local_error.is_some();
+    let is_known = step.is_some() || error.is_some() || has_copies;
     is_known.then(|| CheckpointStatus {
         step: *step,
         time: at.map(|at: Timestamp| time(at)),
         local_step: *local_step,
+        peer_step: held.map(|held| held.step),
+        peer_pod: held.map(|held| held.pod.clone()),
         local_error,
         best: *best,
         error,

@@ -8,6 +8,7 @@ use roundhouse_api::{
 };
 use roundhouse_contract::ExpectedDevice;
 
+use crate::generation::copies;
 use crate::program::Program;
 
 /// The parts of a job's metadata that its objects refer to: labels, owner references, names.
@@ -119,6 +120,12 @@ impl ValidatedJob {
     #[must_use]
     pub const fn has_large_replicas(&self) -> bool {
         self.pods_per_replica > 1
+    }
+
+    /// Whether a spare holds second copies of the state of a worker of one pod.
+    #[must_use]
+    pub fn has_copy_pairs(&self) -> bool {
+        copies::have_peers(self) && !self.has_large_replicas()
     }
 
     /// The job as the policies for workers see it: each replica is one worker with all of its

@@ -39,10 +39,12 @@ pub(super) fn check(
         );
     }
     let checkpoint = spec.checkpoint.as_ref();
-    if pods == 1 && checkpoint.is_some_and(Checkpoint::has_peer_copies) {
+    let has_peer_copies = checkpoint.is_some_and(Checkpoint::has_peer_copies);
+    if has_peer_copies && pods == 1 && spec.workers.spares == 0 {
         return invalid(
             "spec.checkpoint.local.peerCopies",
-            "leave it out: it is for replicas of several pods; or set spec.workers.podsPerReplica to 2 or more",
+            "needs another pod that holds the copies: set spec.workers.spares to at least 1, or \
+             spec.workers.podsPerReplica to 2 or more, or leave it out",
         );
     }
     let parallel = program.trainer().map(|it| it.parallel).unwrap_or_default();

@@ -4,6 +4,7 @@
 mod beside;
 mod completed;
 mod copies;
+mod copy_pairs;
 mod form;
 mod in_place;
 mod members;

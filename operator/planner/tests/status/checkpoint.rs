@@ -1,7 +1,7 @@
 //! What the status shows of checkpoints.
 
 use roundhouse_api::{Best, Checkpoint, CheckpointVolume};
-use roundhouse_contract::{BestCheckpoint, BestMetric, Progress};
+use roundhouse_contract::{BestCheckpoint, BestMetric, HeldCopy, Progress};
 use roundhouse_planner::ProgressSample;
 use roundhouse_planner::testing::{World, world};
 
@@ -168,4 +168,46 @@ fn unchanged_checkpoints_write_no_status() {
         report(&mut world, 50, checkpoint, error);
         assert_eq!(world.plan().status, before, "{what}");
     }
+}
+
+/// Rank 0 reports these steps of its checkpoint and of the copy in another pod. Returns what the
+/// status shows of that copy.
+fn peer_copy(world: &mut World, step: u64, peer: Option<(&str, u64)>) -> Option<(u64, String)> {
+    world.seconds_pass(10);
+    let progress = Progress {
+        held_copy: peer.map(|(pod, step)| HeldCopy {
+            pair: "a1".to_owned(),
+            pod: pod.to_owned(),
+            generation: 1,
+            step,
+        }),
+        ..progress(step + 20, Some(step), None)
+    };
+    let at = world.now;
+    world.observed.progress = Some(ProgressSample { progress, at });
+    world.settle();
+    let shown = world.observed.status.checkpoint.clone()?;
+    shown.peer_step.zip(shown.peer_pod)
+}
+
+#[test]
+fn copy_in_another_pod_is_shown_while_it_is_newer() {
+    let mut world = trains();
+    world.has_peer_copies();
+    let found = peer_copy(&mut world, 40, Some(("digits-worker-2-0", 50)));
+    assert_eq!(found, Some((50, "digits-worker-2-0".to_owned())));
+    assert_eq!(
+        peer_copy(&mut world, 60, Some(("digits-worker-2-0", 50))),
+        None
+    );
+    assert_eq!(
+        peer_copy(&mut world, 80, Some((&"x".repeat(254), 90))),
+        None
+    );
+    let found = peer_copy(&mut world, 100, Some(("digits-worker-2-0", 110)));
+    assert!(found.is_some());
+    assert_eq!(peer_copy(&mut world, 101, None), None, "the holder is gone");
+    world.saves(true);
+    let found = peer_copy(&mut world, 120, Some(("digits-worker-2-0", 130)));
+    assert_eq!(found, None, "the job has no such copies");
 }

@@ -138,7 +138,7 @@ fn of_replicas() -> Vec<Case> {
             false,
         ),
         (
-            "checkpoint.local.peerCopies is for replicas of several pods",
+            "checkpoint.local.peerCopies needs another pod that holds the copies",
             json!({"checkpoint": peer_copies()}),
             false,
         ),

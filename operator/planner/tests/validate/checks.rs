@@ -147,15 +147,19 @@ fn local_copies_must_fit_into_the_memory_limit() {
 #[test]
 fn at_most_one_other_pod_holds_copies() {
     let field = Some("spec.checkpoint.local.peerCopies");
-    for (pods, peer_copies, refused) in [
-        (None, 0, None),
-        (Some(1), 1, field),
-        (Some(2), 0, None),
-        (Some(2), 1, None),
-        (Some(2), 2, field),
+    for (pods, spares, peer_copies, refused) in [
+        (None, 0, 0, None),
+        (None, 1, 1, None),
+        (Some(1), 0, 1, field),
+        (Some(1), 2, 1, None),
+        (Some(1), 2, 2, field),
+        (Some(2), 0, 0, None),
+        (Some(2), 0, 1, None),
+        (Some(2), 0, 2, field),
     ] {
         let mut job = with_copies("1Gi", 10, CopyMedium::Memory, "2Gi");
         job.spec.workers.pods_per_replica = pods;
+        job.spec.workers.spares = spares;
         let trainer = job.spec.trainer.as_mut().unwrap();
         if pods > Some(1) {
             trainer.parallel =
@@ -171,7 +175,7 @@ fn at_most_one_other_pod_holds_copies() {
             .unwrap();
         local.peer_copies = Some(peer_copies);
         let found = validate(&job).err().map(|error| error.field);
-        assert_eq!(found.as_deref(), refused, "{pods:?} {peer_copies}");
+        assert_eq!(found.as_deref(), refused, "{pods:?} {spares} {peer_copies}");
     }
 }
 

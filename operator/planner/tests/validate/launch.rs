@@ -40,6 +40,7 @@ fn variables(raw: &Value) -> Vec<(&'static str, String)> {
         data_dir: PathBuf::new(),
         checkpoint_dir: PathBuf::new(),
         copies_dir: PathBuf::new(),
+        copy_pair_file: Some("/etc/roundhouse/copy-pair".into()),
         expected_device: None,
     };
     launch::environment(&job, 0, site).to_pairs()

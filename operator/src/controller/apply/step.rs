@@ -8,18 +8,18 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::Preconditions;
 use roundhouse_api::Gang;
-use roundhouse_contract::{BuiltFrom, Membership, ReplicaPlace, earlier, gang, labels};
-use roundhouse_planner::{Action, ValidatedJob, status};
-use serde_json::{Value, json};
+use roundhouse_contract::{BuiltFrom, gang};
+use roundhouse_planner::{Action, ValidatedJob};
+use serde_json::Value;
 
 use super::Applier;
 use super::groups;
+use super::patches::{issued, left_domain, paired, placed};
 use super::writes::{ObjectWriter, annotations, preconditions};
 use crate::controller::error::Error;
 use crate::controller::resources::worker::grouped::GroupedPod;
@@ -41,6 +41,7 @@ pub(super) const fn name(action: &Action) -> &'static str {
         Action::CreateWorker { .. } => "CreateWorker",
         Action::IssueMembership { .. } => "IssueMembership",
         Action::PlaceInReplica { .. } => "PlaceInReplica",
+        Action::PairCopies { .. } => "PairCopies",
         Action::EndGroup { .. } => "EndGroup",
         Action::LeaveDomain { .. } => "LeaveDomain",
         Action::DeletePod { .. } => "DeletePod",
@@ -58,6 +59,7 @@ pub(super) const fn is_creation(action: &Action) -> bool {
         | Action::CreateWorker { .. } => true,
         Action::IssueMembership { .. }
         | Action::PlaceInReplica { .. }
+        | Action::PairCopies { .. }
         | Action::EndGroup { .. }
         | Action::LeaveDomain { .. }
         | Action::DeletePod { .. }
@@ -116,12 +118,8 @@ impl Step<'_> {
                 membership,
                 earlier,
             } => {
-                let content_version = version_of(membership);
-                let text = dated(membership).to_json()?;
-                let earlier = earlier::to_text(earlier);
-                let both = [(labels::MEMBERSHIP, &*text), (labels::EARLIER, &*earlier)];
-                let patch = annotations(resource_version, &both);
-                self.patch_metadata(pod, content_version, patch).await
+                let (version, patch) = issued(resource_version, membership, earlier)?;
+                self.patch_metadata(pod, version, patch).await
             }
             Action::PlaceInReplica {
                 pod,
@@ -129,6 +127,14 @@ impl Step<'_> {
                 place,
             } => {
                 let (version, patch) = placed(resource_version, place)?;
+                self.patch_metadata(pod, version, patch).await
+            }
+            Action::PairCopies {
+                pod,
+                resource_version,
+                pair,
+            } => {
+                let (version, patch) = paired(resource_version, pair.as_ref())?;
                 self.patch_metadata(pod, version, patch).await
             }
             Action::EndGroup {
@@ -162,11 +168,7 @@ impl Step<'_> {
             } => {
                 let name = &job.name;
                 tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished has passed");
-                let which = (name.clone(), uid.clone(), resource_version.clone());
-                let deletion = |writer: ObjectWriter, key: JobKey, deadline| async move {
-                    writer.delete_job(&key, which, deadline).await
-                };
-                self.change(Written::Status, 0, deletion).await
+                self.delete_job(name, uid, resource_version).await
             }
         };
         answer.map_err(|source| Error::Apply {
@@ -252,6 +254,15 @@ impl Step<'_> {
         self.change(object, 0, deletion).await
     }
 
+    async fn delete_job(self, name: &str, uid: &str, resource_version: &str) -> Answer {
+        let [name, uid, version] = [name, uid, resource_version].map(str::to_owned);
+        let which = (name, uid, version);
+        let deletion = |writer: ObjectWriter, key: JobKey, deadline| async move {
+            writer.delete_job(&key, which, deadline).await
+        };
+        self.change(Written::Status, 0, deletion).await
+    }
+
     /// Repairs the drift of an object of ours.
     async fn repair<K: NamespacedObject>(
         self,
@@ -314,35 +325,4 @@ impl Step<'_> {
         };
         slow_writes.run(write.clone(), wake, counted).await
     }
-}
-
-fn left_domain(resource_version: &str) -> Value {
-    json!({"metadata": {
-        "resourceVersion": resource_version,
-        "labels": {labels::LEFT_DOMAIN: "true"},
-    }})
-}
-
-/// Sets the time of issue. Many documents take time to write, and a worker's patience begins with
-/// its own document.
-fn dated(membership: &Membership) -> Membership {
-    let mut document = membership.clone();
-    if document.repeats == 0 {
-        document.issued_at = status::time(Timestamp::now()).0.to_string();
-    }
-    document
-}
-
-/// A number that differs between the documents of one worker, for the first 65,535 repeats of a
-/// generation.
-fn version_of(membership: &Membership) -> u64 {
-    membership.generation << 16 | u64::from(membership.repeats.min(u32::from(u16::MAX)))
-}
-
-/// The write of a pod's place in a replica, and a number that differs between the places of a pod.
-fn placed(resource_version: &str, place: &ReplicaPlace) -> Result<(u64, Value), serde_json::Error> {
-    let text = place.to_json()?;
-    let patch = annotations(resource_version, &[(labels::REPLICA, &text)]);
-    let version = place.number << 16 | u64::from(place.repeats.min(u32::from(u16::MAX)));
-    Ok((version, patch))
 }

@@ -120,6 +120,9 @@ fn podinfo(job: &ValidatedJob) -> Vec<DownwardAPIVolumeFile> {
     if job.has_large_replicas() {
         files.push(annotation(paths::REPLICA_PLACE_FILE, labels::REPLICA));
     }
+    if job.has_copy_pairs() {
+        files.push(annotation(paths::COPY_PAIR_FILE, labels::COPY_PAIR));
+    }
     files
 }
 

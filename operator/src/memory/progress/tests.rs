@@ -1,5 +1,6 @@
 use super::*;
 use kube::runtime::watcher::Event;
+use roundhouse_contract::HeldCopy;
 
 use crate::memory::testing::{identity, memories};
 
@@ -132,6 +133,29 @@ fn steps_wake_the_job_rarely_and_urgent_reports_at_once() {
         ..step(1_000)
     };
     assert!(wakes(last, 74));
+}
+
+#[test]
+fn copy_in_another_pod_wakes_the_job_but_not_for_each_step() {
+    let (progress, now) = followed("10.0.0.1");
+    let wakes = |held: Option<(u64, u64)>| {
+        let report = Report {
+            held_copy: held.map(|(generation, step)| HeldCopy {
+                pair: "a1".to_owned(),
+                pod: "digits-worker-1-0".to_owned(),
+                generation,
+                step,
+            }),
+            ..step(1)
+        };
+        let woken = progress.progress_reported(&key(), report, now);
+        woken.is_some()
+    };
+    assert!(wakes(None));
+    assert!(wakes(Some((1, 10))));
+    assert!(!wakes(Some((1, 20))));
+    assert!(wakes(Some((2, 30))));
+    assert!(wakes(None));
 }
 
 #[test]

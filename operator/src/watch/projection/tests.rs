@@ -1,4 +1,5 @@
 use jiff::Timestamp;
+use roundhouse_contract::CopyRole;
 use serde_json::{Value, json};
 
 use super::*;
@@ -200,6 +201,25 @@ fn newer_protocol_differs_from_no_membership() {
     assert_eq!((broken.newer_protocol, broken.membership), (None, None));
     let none = pod("");
     assert_eq!((none.newer_protocol, none.membership), (None, None));
+}
+
+#[test]
+fn pair_of_copies_is_read_from_its_annotation() {
+    let pod = |document: &str| {
+        pod_of(json!({"metadata": {
+            "name": "digits-worker-0-0",
+            "annotations": {"roundhouse.dev/copy-pair": document},
+        }}))
+    };
+    let pair = CopyPair {
+        id: "a1".to_owned(),
+        role: CopyRole::Holder,
+        peer: "digits-worker-1-0".to_owned(),
+        address: "10.0.0.2".to_owned(),
+        generation: 3,
+    };
+    assert_eq!(pod(&pair.to_json().unwrap()).copies, Some(pair));
+    assert_eq!(pod("").copies, None, "the end of a pair");
 }
 
 /// A trainer with this count of restarts and this state. Its last state is an end with exit code 9.

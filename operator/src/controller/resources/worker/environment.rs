@@ -36,6 +36,7 @@ fn site(job: &ValidatedJob) -> WorkerSite {
         data_dir: paths::DATA_DIR.into(),
         checkpoint_dir: format!("{}/{namespace}/{name}", paths::CHECKPOINT_DIR).into(),
         copies_dir: paths::COPIES_DIR.into(),
+        copy_pair_file: Some(file(paths::COPY_PAIR_FILE)),
         expected_device: job.expected_device,
     }
 }

@@ -256,6 +256,34 @@ fn local_copies_have_a_volume_of_the_pod() {
     }
 }
 
+/// Whether a pod of a job with this number of second copies and pods per replica shows its pair.
+fn shows_its_pair(peer_copies: u32, pods_per_replica: u32) -> bool {
+    let mut job = raw(&json!({}));
+    job["spec"]["checkpoint"] = json!({
+        "volume": {"hostPath": {"path": "/srv/states"}},
+        "local": {"everySteps": 10, "sizeLimit": "4Gi"},
+    });
+    let mut job = validate(&serde_json::from_value(job).unwrap()).unwrap();
+    job.pods_per_replica = pods_per_replica;
+    let checkpoint = job.checkpoint.as_mut().unwrap();
+    checkpoint.local.as_mut().unwrap().peer_copies = Some(peer_copies);
+    let pod = pod_of(&job);
+    let files = &pod["spec"]["volumes"][0]["downwardAPI"]["items"];
+    let mut files = files.as_array().unwrap().iter();
+    let file = files.find(|file| file["path"] == "copy-pair");
+    let variable = variable(&pod, "ROUNDHOUSE_CHECKPOINT_LOCAL_PAIR_FILE");
+    let expected = file.map(|_| "/etc/roundhouse/copy-pair".to_owned());
+    assert_eq!(variable, expected, "{pod}");
+    file.is_some()
+}
+
+#[test]
+fn only_workers_of_one_pod_with_peer_copies_show_their_pair() {
+    assert!(shows_its_pair(1, 1));
+    assert!(!shows_its_pair(0, 1));
+    assert!(!shows_its_pair(1, 2), "its place names the holders");
+}
+
 #[test]
 fn checkpoint_directory_is_named_by_namespace_and_job() {
     let cases = [
