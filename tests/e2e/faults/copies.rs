@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use roundhouse_contract::{CopyPair, CopyRole, labels};
 use roundhouse_tests::cluster::{DEADLINE, until};
 use serde_json::{Value, json};
 
@@ -32,6 +34,19 @@ impl Drill {
         self.or_dump(committed.await).await;
     }
 
+    /// Waits until a spare is known to have a copy of the state of this generation. Returns it.
+    async fn holder(&self, generation: u64) -> Pod {
+        let has_copy = |pod: &Pod| {
+            let text = pod.annotations().get(labels::COPY_PAIR);
+            let pair = text.and_then(|text| CopyPair::parse(text));
+            pair.is_some_and(|it| it.role == CopyRole::Holder && it.generation == generation)
+        };
+        let holder = until("a copy in a spare", DEADLINE, || async {
+            Ok(self.pods().await?.into_iter().find(has_copy))
+        });
+        self.or_dump(holder.await).await
+    }
+
     /// Checks the number of repeated steps, the audit and the weights.
     async fn repeats_few_steps(&self, faults: u64) {
         let progress = self.status().await.unwrap().progress.unwrap().progress;
@@ -57,6 +72,37 @@ async fn lone_worker_continues_from_the_copy_in_its_pod() {
     drill.trains(1, first).await;
     drill.ends_well(1, &[]).await;
     drill.repeats_few_steps(1).await;
+    drill.delete().await;
+}
+
+/// Worker and spare are on different nodes. The worker is lost with its volume, and the spare has
+/// copies of its state. Then the same happens to the spare.
+#[tokio::test(flavor = "multi_thread")]
+async fn lone_worker_continues_from_the_copies_of_its_spare() {
+    let mut job = lone(true);
+    let spec = &mut job["spec"];
+    spec["workers"]["spares"] = json!(1);
+    spec["checkpoint"]["local"]["peerCopies"] = json!(1);
+    let drill = Drill::start_job("e2e-held-copies", job).await;
+    let mut generation = drill.trains(1, 0).await;
+    for _ in 0..2 {
+        drill.has_copies(generation).await;
+        let worker = drill.members(generation).await.remove(0);
+        let holder = drill.holder(generation).await;
+        assert_ne!(
+            worker.spec.unwrap().node_name,
+            holder.spec.unwrap().node_name
+        );
+        let pod = worker.metadata.name.unwrap();
+        let begun = Instant::now();
+        Fault::DeleteByForce.inject(&drill, &pod).await;
+        generation = drill.trains(1, generation).await;
+        println!("{pod} is lost: five steps after {:.2?}", begun.elapsed());
+        let now = drill.members(generation).await.remove(0);
+        assert_eq!(now.metadata.name, holder.metadata.name);
+    }
+    drill.ends_well(Fault::DeleteByForce.incidents(), &[]).await;
+    drill.repeats_few_steps(2).await;
     drill.delete().await;
 }
 

@@ -1,7 +1,7 @@
 """The panels of a job's workers, generations, checkpoints, GPUs and memory."""
 
 from grafana import GREEN, RED, query, row, steps, timeseries
-from promql import CLUSTER, EACH_JOB, JOB, most, new_within, of, of_gpus, unsaved_seconds, unsaved_steps, workers
+from promql import CLUSTER, EACH_JOB, JOB, most, new_within, of, of_gpus, steps_since, unsaved_seconds, unsaved_steps, workers
 
 
 def membership():
@@ -68,8 +68,12 @@ def checkpoints():
         row("Checkpoints"),
         timeseries(
             "Steps not saved",
-            "Committed steps after the newest checkpoint.",
-            [query(unsaved_steps(JOB), "steps")],
+            "Committed steps after the newest checkpoint, the newest local copy, and the newest copy in another pod.",
+            [
+                query(unsaved_steps(JOB), "checkpoint"),
+                query(steps_since("local_copy_step"), "local copy"),
+                query(steps_since("second_copy_step"), "copy in another pod"),
+            ],
             "none",
             width=4,
         ),

@@ -77,6 +77,11 @@ def unsaved_steps(selector):
     )
 
 
+def steps_since(metric):
+    """The committed steps after the state whose step a metric of the job's trainer is."""
+    return f"{most('step')} - {most(metric)}"
+
+
 def unsaved_seconds(selector, window="10m"):
     """The training time that would be lost if all workers ended now."""
     return f"({unsaved_steps(selector)}) * ({step_seconds('roundhouse_train_step_seconds', EACH_JOB, selector, window)})"

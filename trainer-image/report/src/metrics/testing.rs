@@ -40,6 +40,7 @@ impl Metrics {
         metrics.checkpoints.ledger_is_durable(2);
         metrics.checkpoints.copy_begun(Duration::from_secs(1));
         metrics.checkpoints.has_copy(2);
+        metrics.checkpoints.has_second_copy(1);
         metrics.checkpoints.copied(Duration::from_secs(1));
         metrics.checkpoints.best(&BestCheckpoint {
             step: 2,
