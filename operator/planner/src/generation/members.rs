@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
+use roundhouse_contract::{Action as MembershipAction, membership};
 
 use self::victims::{dismiss, num_places, straggler, survivors, victims};
 use crate::generation::copies::{self, Holders};
@@ -330,18 +330,22 @@ pub fn is_of(pod: &Pod, generation: u64) -> bool {
 /// Fingerprint of a set of workers, independent of their order.
 #[must_use]
 pub fn fingerprint(workers: &[&Pod]) -> String {
-    fingerprint_of(workers.iter().map(|pod| pod.incarnation()).collect())
+    fingerprint_of(workers.iter().map(|pod| started(pod)).collect())
 }
 
 /// Fingerprint of a set of incarnations, independent of their order.
-pub(crate) fn fingerprint_of(mut members: Vec<Incarnation>) -> String {
-    members.sort_by(|left, right| left.pod_uid.cmp(&right.pod_uid));
-    membership::fingerprint(&members)
+pub(crate) fn fingerprint_of(mut members: Vec<(&str, u32)>) -> String {
+    members.sort_by_key(|(uid, _)| *uid);
+    membership::fingerprint(members)
 }
 
 /// Fingerprint of workers that depends on their order.
 #[must_use]
 pub fn order(workers: &[&Pod]) -> String {
-    let members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();
-    membership::fingerprint(&members)
+    membership::fingerprint(workers.iter().map(|pod| started(pod)))
+}
+
+/// The parts of the pod's incarnation.
+fn started(pod: &Pod) -> (&str, u32) {
+    (&pod.uid, pod.container.restarts)
 }
