@@ -11,8 +11,8 @@ use crate::observed::Pod;
 pub(crate) fn is_of_spec(pod: &Pod, spec: &str, generation: i64) -> bool {
     let differs = |it: &BuiltFrom| {
         it.spec_version == BuiltFrom::SPEC_VERSION
-            && it.spec != spec
             && it.job_generation < generation
+            && it.spec != spec
     };
     !pod.built_from.as_ref().is_some_and(differs)
 }

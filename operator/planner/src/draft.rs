@@ -17,7 +17,6 @@ use crate::replicas::{Replica, Replicas};
 use crate::status::progress;
 use crate::status::{set_condition, set_state, time};
 use crate::validate::ValidatedJob;
-use crate::verdict::is_condemned;
 
 pub(crate) struct Draft<'a> {
     /// The job; if its replicas have several pods, as if each were one: see
@@ -94,7 +93,7 @@ impl<'a> Draft<'a> {
         let bad = all.filter(|worker| {
             let replica = worker.index.and_then(|index| replicas.all.get(&index));
             let mut pods = replica.into_iter().flat_map(Replica::present);
-            pods.any(|pod| is_condemned(own_job, pod, draft.now))
+            pods.any(|pod| replicas.condemned.contains(&*pod.uid))
         });
         let bad: Vec<&Pod> = bad.collect();
         draft.members.condemn(&bad);

@@ -6,7 +6,7 @@
 //! replacement, nodes) stays with the pods: [`assign`] gives each its place in a replica, and
 //! [`lives`] says when the processes of a replica start together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use roundhouse_contract::{Action, Incarnation, Membership};
@@ -43,8 +43,8 @@ pub(crate) struct Replicas<'a> {
     pub(crate) surplus: Vec<(&'a Pod, DeleteReason)>,
     /// Pods by their own index, of each the highest attempt that is not terminating.
     pub(crate) pods: BTreeMap<u32, &'a Pod>,
-    /// The highest attempt of each index of a pod.
-    pub(crate) attempts: BTreeMap<u32, u32>,
+    /// Pods that must not train any more because of a fault of their node, by UID.
+    pub(crate) condemned: BTreeSet<&'a str>,
     /// All other pods of the job: terminating ones without a place, and those without an index.
     others: Vec<&'a Pod>,
     /// Indices of the replicas of pods without a document of their place, by UID.
@@ -57,9 +57,16 @@ pub(crate) struct Replica<'a> {
     pub(crate) index: u32,
     /// Its pods by their place; `None` for a missing one.
     pub(crate) pods: Vec<Option<&'a Pod>>,
+    /// The life that all of its pods have a document of, for the containers that run in them now.
+    pub(crate) life: Option<&'a str>,
 }
 
 impl<'a> Replica<'a> {
+    fn new(index: u32, pods: Vec<Option<&'a Pod>>) -> Self {
+        let life = common_life(index, &pods);
+        Self { index, pods, life }
+    }
+
     /// Its pods, if none is missing.
     pub(crate) fn whole(&self) -> Option<Vec<&'a Pod>> {
         self.pods.iter().copied().collect()
@@ -68,6 +75,12 @@ impl<'a> Replica<'a> {
     /// The pods that it has.
     pub(crate) fn present(&self) -> impl Iterator<Item = &'a Pod> {
         self.pods.iter().copied().flatten()
+    }
+
+    /// Whether it has this pod, one of those observed. Plans call this for each pod, so it compares
+    /// addresses: the UIDs are elsewhere in memory.
+    pub(crate) fn has(&self, pod: &Pod) -> bool {
+        self.present().any(|it| std::ptr::eq(it, pod))
     }
 
     /// Its incarnation in the life of its documents, while the container of this pod had this
@@ -92,25 +105,24 @@ impl<'a> Replica<'a> {
         let first = self.present().next()?.membership.as_ref()?;
         Some(&first.life)
     }
+}
 
-    /// The life that all of its pods have a document of, for the containers that run in them now.
-    pub(crate) fn life(&self) -> Option<&'a str> {
-        let mut found = None;
-        for (place, pod) in (0_u32..).zip(&self.pods) {
-            let pod = (*pod)?;
-            let document = pod.replica.as_ref()?;
-            let is_current = document.replica == self.index
-                && document.pod == place
-                && document.addresses.len() == self.pods.len()
-                && document.addresses.get(place as usize) == pod.ip.as_ref()
-                && pod.is_incarnation(&document.incarnation);
-            let life = &*document.life;
-            if !is_current || *found.get_or_insert(life) != life {
-                return None;
-            }
+fn common_life<'a>(index: u32, pods: &[Option<&'a Pod>]) -> Option<&'a str> {
+    let mut found = None;
+    for (place, pod) in (0_u32..).zip(pods) {
+        let pod = (*pod)?;
+        let document = pod.replica.as_ref()?;
+        let is_current = document.replica == index
+            && document.pod == place
+            && document.addresses.len() == pods.len()
+            && document.addresses.get(place as usize) == pod.ip.as_ref()
+            && pod.is_incarnation(&document.incarnation);
+        let life = &*document.life;
+        if !is_current || *found.get_or_insert(life) != life {
+            return None;
         }
-        found
     }
+    found
 }
 
 impl<'a> Replicas<'a> {
@@ -136,7 +148,7 @@ impl<'a> Replicas<'a> {
         });
         let replicas = self
             .versioned()
-            .map(|(version, it)| combine::combine(it, it.life(), version));
+            .map(|(version, it)| combine::combine(it, it.life, version));
         let former = self.former.iter().map(|it| Pod {
             index: None,
             ..combine::combine(it, it.life_in_generation(), "former".to_owned())
@@ -194,10 +206,9 @@ impl<'a> Replicas<'a> {
     /// The replica of a pod, if it has a place in one that is wanted or surplus.
     pub(crate) fn replica_of(&self, pod: &Pod) -> Option<&Replica<'a>> {
         let by_document = pod.replica.as_ref().map(|place| place.replica);
-        let has_it = |replica: &&Replica<'a>| replica.present().any(|it| it.uid == pod.uid);
         let by_document = by_document.and_then(|index| self.all.get(&index));
         by_document
-            .filter(has_it)
+            .filter(|replica| replica.has(pod))
             .or_else(|| self.all.get(self.index_of.get(&*pod.uid)?))
     }
 }

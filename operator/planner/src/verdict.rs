@@ -48,14 +48,14 @@ pub(crate) struct Failure<'a> {
 impl<'a> Failure<'a> {
     /// The newest failure of a pod. The end of a pod that is being deleted is no failure.
     pub(crate) fn of(job: &ValidatedJob, pod: &'a Pod) -> Option<Self> {
+        if !pod.ours || pod.deleting {
+            return None;
+        }
         let failed = |end: &&Termination| end.exit_code != 0;
         let of_container = pod.container.termination.as_ref().filter(failed);
         // While the container runs, its own termination is an older one.
         let end = end_in_place(pod).or(of_container);
         let has_failed = end.is_some() || pod.phase == PodPhase::Failed;
-        if !pod.ours || pod.deleting {
-            return None;
-        }
         if has_failed {
             return Some(Self::with(job, pod, end));
         }

@@ -7,7 +7,7 @@ use crate::observed::{Pod, PodPhase, Termination};
 /// Whether the worker is alive and has been in a generation, so it may hold the state.
 #[must_use]
 pub fn is_survivor(pod: &Pod) -> bool {
-    is_alive(pod) && is_member_of_any(pod)
+    is_alive(pod) && has_joined(pod)
 }
 
 /// Whether the worker may hold a state. If a process of a sharded worker dies, all of them restart,
@@ -22,8 +22,13 @@ pub fn may_hold_state(pod: &Pod) -> bool {
 /// Whether the running container has had a place in a generation.
 #[must_use]
 pub fn is_member_of_any(pod: &Pod) -> bool {
+    has_joined(pod) && is_same_incarnation(pod)
+}
+
+/// Whether the pod's newest membership is not that of a leaver.
+fn has_joined(pod: &Pod) -> bool {
     let document = pod.membership.as_ref();
-    document.is_some_and(|it| it.action == MembershipAction::Join) && is_same_incarnation(pod)
+    document.is_some_and(|document| document.action == MembershipAction::Join)
 }
 
 /// Whether a restarted process is not prepared yet. Its siblings hold the state and wait. A
@@ -91,13 +96,13 @@ pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
 /// Whether a member completed. A worker that was asked to leave has not, whatever its exit code is.
 #[must_use]
 pub fn has_succeeded(pod: &Pod) -> bool {
-    let document = pod.membership.as_ref();
-    let joined = document.is_some_and(|document| document.action == MembershipAction::Join);
-    joined && is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
+    // What reads the least memory comes first, here and in `is_alive`: most pods train.
+    let has_completed = end_of_member(pod).is_some_and(|end| end.exit_code == 0);
+    has_completed && has_joined(pod) && is_same_incarnation(pod)
 }
 
 /// Whether a member is alive and has not restarted since it got its place.
 #[must_use]
 pub fn is_alive(pod: &Pod) -> bool {
-    is_same_incarnation(pod) && pod.phase == PodPhase::Running && end_of_member(pod).is_none()
+    pod.phase == PodPhase::Running && end_of_member(pod).is_none() && is_same_incarnation(pod)
 }

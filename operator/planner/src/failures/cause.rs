@@ -86,6 +86,9 @@ pub(super) fn first_before_issue<'a>(
     draft: &Draft<'_>,
     failures: &'a [Failure<'a>],
 ) -> Option<&'a Failure<'a>> {
+    if failures.is_empty() {
+        return None;
+    }
     let mut able: Vec<&Pod> = draft.members.able_and_spares();
     let is_able = |pod: &Pod| able.iter().any(|able| able.uid == draft.worker_uid(pod));
     let failed: Vec<(&'a Failure<'a>, Incarnation)> = failures
@@ -107,8 +110,9 @@ pub(super) fn first_before_issue<'a>(
         .as_ref()
         .map_or(0, |it| it.nodes as usize);
     able.truncate(nodes.saturating_sub(failed.len()));
-    let as_they_were = failed.iter().map(|(_, incarnation)| incarnation.clone());
-    let all = able.iter().map(|pod| pod.incarnation()).chain(as_they_were);
+    let as_they_were = failed.iter().map(|(_, it)| (&*it.pod_uid, it.restarts));
+    let all = able.iter().map(|pod| (&*pod.uid, pod.container.restarts));
+    let all = all.chain(as_they_were);
     let was_raised_for = fingerprint_of(all.collect()) == draft.members.raised_for;
     let failed = failed.into_iter().map(|(failure, _)| failure);
     let first = failed.min_by_key(|failure| rank_as_cause(failure));

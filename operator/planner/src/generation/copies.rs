@@ -50,7 +50,8 @@ impl Holders {
     /// The generation of whose state the pod may keep a copy.
     #[must_use]
     pub(crate) fn copy_of(self, pod: &Pod) -> Option<u64> {
-        generation_of(pod, self.formed).filter(|_| self.keep_copies)
+        let is_kept = self.keep_copies;
+        is_kept.then(|| generation_of(pod, self.formed))?
     }
 
     /// The generation of whose state the pod may keep a copy that its own processes wrote.

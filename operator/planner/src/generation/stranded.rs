@@ -42,6 +42,10 @@ const MAX_SUSPECTS: usize = 3;
 pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     let now = draft.now;
     let members = draft.members.that_live();
+    let is_silent = |pod: &Pod| !pod.ready && !pod.unreachable;
+    if !members.iter().any(|pod| is_silent(pod)) {
+        return None;
+    }
     // A missing member explains why the others are not Ready.
     if fingerprint(&members) != draft.members.raised_for {
         return None;
@@ -54,9 +58,7 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     // A member on a node that does not answer may still train, so it is not counted.
     let issued_at = last_issued(&members)?;
     let has_formed = draft.observed.formed >= Some(draft.members.generation);
-    let unready = members
-        .into_iter()
-        .filter(|pod| !pod.ready && !pod.unreachable);
+    let unready = members.into_iter().filter(|pod| is_silent(pod));
     let is_alone = draft
         .status
         .membership

@@ -7,6 +7,7 @@
 //! cannot train beside the new ones. A replica whose pods are all out of touch keeps its places,
 //! because its processes may still train.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
@@ -29,10 +30,10 @@ pub(super) fn assign<'a>(
     now: Timestamp,
 ) -> Replicas<'a> {
     let size = job.pods_per_replica as usize;
-    let (pods, attempts, mut surplus) = by_index(observed);
+    let (pods, mut surplus) = by_index(observed);
     let bad = pods.values().filter(|pod| is_condemned(job, pod, now));
-    let bad: BTreeSet<&str> = bad.map(|pod| pod.uid.as_str()).collect();
-    let is_out = |pod: &Pod| pod.unreachable || bad.contains(&*pod.uid);
+    let condemned: BTreeSet<&str> = bad.map(|pod| pod.uid.as_str()).collect();
+    let is_out = |pod: &Pod| pod.unreachable || condemned.contains(&*pod.uid);
     let is_fit = |pod: &Pod| pod.phase == PodPhase::Running && pod.ip.is_some() && !is_out(pod);
     let mut places = claims(&pods, size);
     let mut free: Vec<&Pod> = pods.values().copied().collect();
@@ -58,7 +59,7 @@ pub(super) fn assign<'a>(
         .into_iter()
         .filter(|(_, pods)| pods.iter().any(Option::is_some));
     let all: BTreeMap<u32, Replica<'a>> = all
-        .map(|(index, pods)| (index, Replica { index, pods }))
+        .map(|(index, pods)| (index, Replica::new(index, pods)))
         .collect();
     let is_by_document = |index: u32, pod: &Pod| {
         pod.replica
@@ -82,7 +83,7 @@ pub(super) fn assign<'a>(
         spares,
         surplus,
         pods,
-        attempts,
+        condemned,
         others,
         index_of,
     }
@@ -91,10 +92,14 @@ pub(super) fn assign<'a>(
 /// The places that pods have documents of. Of two pods with one place the later life counts.
 fn claims<'a>(pods: &BTreeMap<u32, &'a Pod>, size: usize) -> Places<'a> {
     let mut places = Places::new();
-    let mut num_of_life = HashMap::<&str, u32>::new();
-    for place in pods.values().filter_map(|pod| pod.replica.as_ref()) {
-        *num_of_life.entry(&place.life).or_default() += 1;
-    }
+    // Few jobs have two pods with one place.
+    let num_of_life = LazyCell::new(|| {
+        let mut num_of_life = HashMap::<&str, u32>::new();
+        for place in pods.values().filter_map(|pod| pod.replica.as_ref()) {
+            *num_of_life.entry(&place.life).or_default() += 1;
+        }
+        num_of_life
+    });
     // Two operators may have given one place the same number.
     let claim = |pod: &Pod| {
         let place = pod.replica.as_ref()?;
@@ -123,7 +128,7 @@ fn is_at_its_place(places: &Places<'_>, pod: &Pod) -> bool {
         let replica = places.get(&place.replica)?;
         *replica.get(place.pod as usize)?
     });
-    holder.is_some_and(|holder| holder.uid == pod.uid)
+    holder.is_some_and(|holder| std::ptr::eq(holder, pod))
 }
 
 /// Takes places from pods that cannot train, as long as there are `num_fit` pods to take them, and

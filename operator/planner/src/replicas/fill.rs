@@ -13,7 +13,7 @@ pub(super) fn merge(places: &mut Places<'_>, num_replicas: usize, is_fit: impl F
     let trains = |pods: &[Option<&Pod>]| pods.iter().flatten().any(|pod| pod.ready);
     let mut torn: Vec<(usize, Reverse<u32>)> = places
         .iter()
-        .filter(|(_, pods)| num_fit(pods) < pods.len() && !trains(pods))
+        .filter(|(_, pods)| !trains(pods) && num_fit(pods) < pods.len())
         .map(|(index, pods)| (num_fit(pods), Reverse(*index)))
         .collect();
     // While one replica trains, the others wait for their own pods.

@@ -14,7 +14,7 @@ pub(super) fn leaving<'a>(
     pods: &BTreeMap<u32, &'a Pod>,
     size: usize,
 ) -> (Vec<Replica<'a>>, Vec<&'a Pod>) {
-    let mut replicas = BTreeMap::<(u32, &str), Replica<'a>>::new();
+    let mut replicas = BTreeMap::<(u32, &str), Vec<Option<&'a Pod>>>::new();
     let mut others = Vec::new();
     let all = observed.pods.iter();
     for pod in all.filter(|pod| pod.ours && (pod.deleting || pod.index.is_none())) {
@@ -24,25 +24,26 @@ pub(super) fn leaving<'a>(
             others.push(pod);
             continue;
         };
-        let index = place.replica;
-        let replica = replicas.entry((index, &place.life));
-        let replica = replica.or_insert_with(|| Replica {
-            index,
-            pods: vec![None; size],
-        });
-        if let Some(slot) = replica.pods.get_mut(place.pod as usize) {
+        let replica = replicas.entry((place.replica, &place.life));
+        let replica = replica.or_insert_with(|| vec![None; size]);
+        if let Some(slot) = replica.get_mut(place.pod as usize) {
             *slot = Some(pod);
         }
+    }
+    if replicas.is_empty() {
+        return (Vec::new(), others);
     }
     for pod in pods.values() {
         let Some(place) = &pod.replica else { continue };
         let replica = replicas.get_mut(&(place.replica, &*place.life));
-        let slot = replica.and_then(|replica| replica.pods.get_mut(place.pod as usize));
+        let slot = replica.and_then(|replica| replica.get_mut(place.pod as usize));
         if let Some(slot @ None) = slot {
             *slot = Some(pod);
         }
     }
-    (replicas.into_values().collect(), others)
+    let replicas = replicas.into_iter();
+    let replicas = replicas.map(|((index, _), pods)| Replica::new(index, pods));
+    (replicas.collect(), others)
 }
 
 /// Lives that may still train in a generation although they are no life of a replica. A spare that
@@ -59,7 +60,7 @@ pub(super) fn former<'a>(
             continue;
         };
         let is_over = pod.has_ended_life(&document.life);
-        if is_over || !is_survivor(pod) || has_begun_another(all, pod, &document.life) {
+        if is_over || has_begun_another(all, pod, &document.life) || !is_survivor(pod) {
             continue;
         }
         let life = lives.entry(&document.life);
@@ -71,7 +72,7 @@ pub(super) fn former<'a>(
     let whole = lives
         .into_values()
         .filter(|pods| pods.iter().all(Option::is_some));
-    whole.map(|pods| Replica { index: 0, pods }).collect()
+    whole.map(|pods| Replica::new(0, pods)).collect()
 }
 
 /// Whether the pod's replica runs, in this life or in a later one. All of its pods are Ready in a
@@ -82,8 +83,7 @@ fn has_begun_another(all: &BTreeMap<u32, Replica<'_>>, pod: &Pod, life: &str) ->
     let Some(replica) = place.and_then(|place| all.get(&place.replica)) else {
         return false;
     };
-    let has_it = replica.present().any(|it| it.uid == pod.uid);
-    let present = replica.life().filter(|_| has_it);
+    let present = replica.life.filter(|_| replica.has(pod));
     present.is_some_and(|present| {
         present == life || replica.present().all(|it| it.ready && !it.unreachable)
     })

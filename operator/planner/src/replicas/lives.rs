@@ -44,7 +44,7 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
             let nonce = &draft.observed.nonce;
             let actions = documents(replica, &pods, &holders, nonce, draft.now);
             draft.actions.extend(actions);
-        } else if replica.life().is_some() {
+        } else if replica.life.is_some() {
             reissue_late(draft, replica);
         }
     }
@@ -56,15 +56,17 @@ fn next<'a>(
     replica: &Replica<'a>,
     now: Timestamp,
 ) -> Option<Vec<&'a Pod>> {
+    let is_over = |life: &str| replica.present().any(|pod| pod.has_ended_life(life));
+    if !replica.life.is_none_or(is_over) {
+        return None;
+    }
     let pods = replica.whole()?;
-    let is_over = |life: &str| pods.iter().any(|pod| pod.has_ended_life(life));
-    let needs_one = replica.life().is_none_or(is_over);
     let can_begin = pods.iter().all(|pod| can_start(pod));
     let trains_on = replicas
         .leaving
         .iter()
         .any(|it| may_leave(it, replica, now));
-    (needs_one && can_begin && !trains_on).then_some(pods)
+    (can_begin && !trains_on).then_some(pods)
 }
 
 /// Whether the agent in the pod runs and can receive a document.

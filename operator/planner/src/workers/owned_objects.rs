@@ -13,6 +13,7 @@ use crate::draft::{Draft, event};
 use crate::failures::{nodes, replacements};
 use crate::observed::{Pod, Presence, Repair};
 use crate::plan::{Action, MAX_ACTIONS, PlanReason};
+use crate::replicas::Replica;
 use crate::status::bounded;
 use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
@@ -222,8 +223,9 @@ fn make_workers(draft: &mut Draft<'_>) {
         .iter()
         .map(|(i, p)| (*i, *p))
         .collect();
+    let surplus = surplus(draft);
     for (index, pod) in workers {
-        if is_surplus(draft, pod) {
+        if surplus.contains(&*pod.uid) {
             continue;
         }
         match fate(draft, pod) {
@@ -245,7 +247,11 @@ fn make_workers(draft: &mut Draft<'_>) {
     };
     let (avoid, lost) = (nodes::avoided(draft), nodes::lost(draft));
     let (pods, job) = (draft.pods, draft.own_job);
-    let built_like = built::record_of_run(pods, &job.built_from, job.generation);
+    let built_like = if indices.is_empty() {
+        None
+    } else {
+        built::record_of_run(pods, &job.built_from, job.generation)
+    };
     for index in &indices {
         draft.actions.push(Action::CreateWorker {
             index: *index,
@@ -273,14 +279,16 @@ pub(crate) fn remove_surplus(draft: &mut Draft<'_>) {
     }
 }
 
-/// Whether the pod goes with its replica, so that no other takes its place.
-fn is_surplus(draft: &Draft<'_>, pod: &Pod) -> bool {
+/// UIDs of pods that go with their replica, so that no others take their places.
+fn surplus<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
     let Some(replicas) = draft.replicas else {
-        return false;
+        return HashSet::new();
     };
-    let replica = replicas.replica_of(pod);
-    replica.is_some_and(|it| !draft.members.workers.contains_key(&it.index))
-        || replicas.surplus.iter().any(|(it, _)| it.uid == pod.uid)
+    let is_wanted = |replica: &Replica<'_>| draft.members.workers.contains_key(&replica.index);
+    let dismissed = replicas.all.values().filter(|it| !is_wanted(it));
+    let placed = dismissed.flat_map(Replica::present);
+    let beside = replicas.surplus.iter().map(|(pod, _)| *pod);
+    placed.chain(beside).map(|pod| &*pod.uid).collect()
 }
 
 fn is_isolated(draft: &Draft<'_>) -> bool {
@@ -298,9 +306,9 @@ fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
 
 /// The lowest attempt that no known pod of this worker has had yet and whose name is free.
 fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
-    let of_replicas = draft.replicas.map(|replicas| &replicas.attempts);
-    let attempts = of_replicas.unwrap_or(&draft.members.attempts);
-    let highest = attempts.get(&index);
+    let own = draft.pods.iter();
+    let own = own.filter(|pod| pod.ours && pod.index == Some(index));
+    let highest = own.map(|pod| pod.attempt).max();
     let first = highest.map_or(0, |highest| highest.wrapping_add(1));
     let job = &draft.job.identity.name;
     let is_free = |attempt: &u32| !in_use.contains(&*names::worker_pod(job, index, *attempt));

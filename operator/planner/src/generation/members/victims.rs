@@ -70,8 +70,11 @@ pub(super) fn victims(
 ) -> Vec<u32> {
     let formed = holders.formed;
     let excess = workers.len().saturating_sub(wanted as usize);
+    if excess == 0 {
+        return Vec::new();
+    }
     let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();
-    order.sort_by_key(|(index, pod)| {
+    order.sort_by_cached_key(|(index, pod)| {
         let stays = !pod.cordoned && !pod.unreachable;
         let keeps_up = straggler != Some(*index);
         let generation = pod.membership.as_ref().map(|place| place.generation);
