@@ -182,6 +182,14 @@ impl Environment {
     }
 }
 
+/// A job of replicas of two pods, whose processes hold one state together.
+pub(crate) fn job_of_large_replicas(replicas: u32) -> Value {
+    let mut job = job(replicas);
+    job["spec"]["workers"]["podsPerReplica"] = json!(2);
+    job["spec"]["trainer"]["parallel"] = json!({"shard": "Zero1"});
+    job
+}
+
 pub(crate) fn job(workers: u32) -> Value {
     json!({
         "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",

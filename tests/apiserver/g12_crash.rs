@@ -4,9 +4,9 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job, job_of_large_replicas};
 
 const WORKERS: u32 = 2;
 /// More writes than a job without faults needs.
@@ -20,10 +20,7 @@ async fn crash_after_any_write_is_recovered() {
 /// Both pods are one replica, whose processes have to start together.
 #[tokio::test(flavor = "multi_thread")]
 async fn crash_after_any_write_for_a_large_replica_is_recovered() {
-    let mut wanted = job(1);
-    wanted["spec"]["workers"]["podsPerReplica"] = json!(WORKERS);
-    wanted["spec"]["trainer"]["parallel"] = json!({"shard": "Zero1"});
-    recovers_from_any_crash(&wanted).await;
+    recovers_from_any_crash(&job_of_large_replicas(1)).await;
 }
 
 async fn recovers_from_any_crash(wanted: &Value) {

@@ -7,8 +7,8 @@ use roundhouse_api::{ConditionType, Gang};
 use super::fault::Fault;
 use super::steady_state::ClusterState;
 
-/// A scenario with a job of two workers. Except in `Starts` and `Gang`, the job trains when the
-/// fault starts.
+/// A scenario with a job of two workers. Except in `Starts`, `Gang` and `LargeReplicas`, the job
+/// trains when the fault starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Scenario {
     Starts,
@@ -25,6 +25,8 @@ pub(crate) enum Scenario {
     Gang,
     /// The job is deleted after its TTL.
     Expires,
+    /// Each replica has two pods, which start and end together.
+    LargeReplicas,
 }
 
 /// An action of a user or a worker.
@@ -32,6 +34,7 @@ pub(crate) enum Scenario {
 pub(crate) enum Action {
     Create,
     CreateGang,
+    CreateLargeReplicas,
     /// The first worker crashes, and its kubelet restarts it.
     Crash,
     /// The pod of the second worker is deleted.
@@ -57,7 +60,7 @@ pub(crate) enum Goal {
 pub(crate) type Step = (Action, Goal);
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Starts,
         Self::Fails,
         Self::Grows,
@@ -68,6 +71,7 @@ impl Scenario {
         Self::Replaces,
         Self::Gang,
         Self::Expires,
+        Self::LargeReplicas,
     ];
 
     /// All scenarios, or only the one that `ROUNDHOUSE_API_SCENARIO` contains.
@@ -101,6 +105,14 @@ impl Scenario {
                 (Action::Complete, Goal::Completed(2)),
                 (Action::Expire, Goal::Deleted),
             ],
+            Self::LargeReplicas => &[
+                (Action::CreateLargeReplicas, Goal::Trains(2)),
+                (Action::Crash, Goal::Trains(2)),
+                (Action::Lose, Goal::Trains(2)),
+                (Action::Suspend(true), Goal::Suspended),
+                (Action::Suspend(false), Goal::Trains(2)),
+                (Action::Complete, Goal::Completed(2)),
+            ],
         }
     }
 
@@ -108,7 +120,7 @@ impl Scenario {
     /// an incident.
     pub(crate) const fn past(self, fault: Fault) -> &'static [Step] {
         match (self, fault) {
-            (Self::Starts | Self::Gang, _) => &[],
+            (Self::Starts | Self::Gang | Self::LargeReplicas, _) => &[],
             (Self::Suspends, Fault::Older) => &[
                 (Action::Create, Goal::Trains(2)),
                 (Action::Crash, Goal::Trains(2)),
@@ -126,6 +138,7 @@ impl Scenario {
             Self::Grows | Self::Replaces => 3,
             Self::Suspends | Self::Returns => 4,
             Self::Gang => 6,
+            Self::LargeReplicas => 9,
         }
     }
 
@@ -141,6 +154,7 @@ impl Scenario {
             Self::Replaces => "pod deleted",
             Self::Gang => "gang: all of the above",
             Self::Expires => "completes, expires",
+            Self::LargeReplicas => "replicas of two pods",
         }
     }
 }
@@ -161,6 +175,7 @@ impl Goal {
         };
         let has_group =
             cluster.job.spec.scheduling.gang != Gang::None && matches!(self, Self::Trains(_));
+        let num_pods = num_pods * cluster.pods_per_replica();
         let mut problems = cluster.pending_work(num_pods as usize, usize::from(has_group));
         if !is_there {
             problems.push(format!("{self:?} is not reached: {}", status.state()));

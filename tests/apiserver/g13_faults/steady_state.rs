@@ -47,6 +47,10 @@ impl ClusterState {
         })
     }
 
+    pub(crate) fn pods_per_replica(&self) -> u32 {
+        self.job.spec.workers.pods_per_replica.unwrap_or(1)
+    }
+
     /// Resource versions of the job and the pods.
     pub(crate) fn versions(&self) -> impl Iterator<Item = u64> {
         let job = self.job.resource_version();
@@ -165,7 +169,9 @@ impl ClusterState {
         let is_one = groups
             .into_iter()
             .eq([(membership.generation, &membership.members)]);
-        if is_one && ranks.into_iter().eq(0..nodes) && membership.nodes == nodes {
+        // Each pod of a replica has a node rank of its own.
+        let num_pods = nodes * self.pods_per_replica();
+        if is_one && ranks.into_iter().eq(0..num_pods) && membership.nodes == nodes {
             return Vec::new();
         }
         vec![format!(

@@ -2,11 +2,13 @@
 with one after every step, in alternating runs on this machine; prints a table.
 
 The copies are in memory (/dev/shm), as with `medium: Memory`. PyTorch saves its checkpoints there,
-too, with torch.distributed.checkpoint.async_save. With --pods, two processes with Zero3 are the
-pods of a replica, alone and with copies in each other's pod (`peerCopies: 1`). PyTorch is not
-measured then: it keeps no copies in other processes.
+too, with torch.distributed.checkpoint.async_save. A second process, the spare of the job, also
+holds the copies (`peerCopies: 1`). With --pods, two processes with Zero3 are the pods of a replica,
+alone and with copies in each other's pod. PyTorch is not measured then: it keeps no copies in other
+processes.
 """
 import argparse
+import json
 import os
 import pathlib
 import statistics
@@ -44,6 +46,25 @@ class Pods(World):
         super().__init__(trainer, directory, data, config | {"parallel": {"shard": "Zero3"}}, 2, of_pod)
 
 
+class WithSpare(World):
+    """A worker of one process, and a spare that holds second copies."""
+
+    def __init__(self, trainer, directory, data, config, variables):
+        addresses = [f"127.79.{os.getpid() % 250}.{pod + 1}" for pod in range(2)]
+        directory = pathlib.Path(directory)
+        for pod, role in enumerate(("Worker", "Holder")):
+            pair = {"id": "pair", "role": role, "peer": f"pod-{1 - pod}", "address": addresses[1 - pod]}
+            (directory / f"pair-{pod}").write_text(json.dumps(pair))
+
+        def of_pod(pod):
+            return variables(pod) | {
+                "ROUNDHOUSE_POD_IP": addresses[pod],
+                "ROUNDHOUSE_CHECKPOINT_LOCAL_PAIR_FILE": str(directory / f"pair-{pod}"),
+            }
+
+        super().__init__(trainer, directory, data, config, 2, of_pod)
+
+
 def measure(options, data, name, every, hold_copies=False):
     """The median steps per second, and the last pause of training in ms."""
     config = CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7}
@@ -59,10 +80,15 @@ def measure(options, data, name, every, hold_copies=False):
 
         if options.pods:
             world = Pods(options.trainer, place, data, config, variables, hold_copies)
+        elif hold_copies:
+            world = WithSpare(options.trainer, place, data, config, variables)
         else:
             world = World(options.trainer, place, data, config, 1, variables)
         with world as workers:
-            found = rate(workers, len(workers.processes), options.seconds)
+            workers.prepared(range(len(workers.processes)))
+            found = rate(workers, 2 if options.pods else 1, options.seconds)
+            if hold_copies and not options.pods and not workers.metric(0, "second_copy_step"):
+                raise RuntimeError(f"the spare has no copy\n{workers.logs()}")
             pause = workers.metric(0, "local_copy_stall_seconds") or 0
             skipped = workers.metric(0, "local_copies_skipped_total") or 0
             return found, 1000 * pause, skipped
@@ -81,7 +107,7 @@ def main():
     print("|---|---|---|---|---|---|---|---|", flush=True)
     # When copies are made, and whether another pod holds them, too.
     sides = [(every, False) for every in INTERVALS]
-    sides += [(every, True) for every in INTERVALS[1:] if options.pods]
+    sides += [(every, True) for every in INTERVALS[1:]]
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
@@ -95,16 +121,18 @@ def main():
                     found, _ = peer(options.python, name, 1, options.seconds, save_every=every)
                     theirs.setdefault(every, []).append(found)
             for side in sides:
-                print_row(name, side, mine, theirs)
+                print_row(options, name, side, mine, theirs)
 
 
-def print_row(name, side, mine, theirs):
+def print_row(options, name, side, mine, theirs):
     every, hold_copies = side
     ours_now, pause, skipped = map(statistics.median, zip(*mine[side]))
     ours_before = statistics.median(found for found, _, _ in mine[None, False])
     when = f"every {every} steps" if every else "none"
-    where = ", in both pods" if hold_copies else ""
-    of_peer = f"{statistics.median(theirs[every]):.2f} | {price(theirs[every], theirs[None])}" if theirs else "- | -"
+    second = ", in both pods" if options.pods else ", in a spare, too"
+    where = second if hold_copies else ""
+    has_peer = theirs and not hold_copies
+    of_peer = f"{statistics.median(theirs[every]):.2f} | {price(theirs[every], theirs[None])}" if has_peer else "- | -"
     mine_now = f"{ours_now:.2f} | {price([ours_now], [ours_before])} | {pause:.1f} | {skipped:.0f}"
     print(f"| {name} | {when}{where} | {mine_now} | {of_peer} |", flush=True)
 

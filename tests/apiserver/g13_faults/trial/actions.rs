@@ -7,7 +7,7 @@ use roundhouse_contract::termination::Reason;
 use serde_json::{Value, json};
 
 use super::Trial;
-use crate::environment::{ended, restarted};
+use crate::environment::{ended, job_of_large_replicas, restarted};
 use crate::g13_faults::scenario::Action;
 use crate::g13_faults::steady_state::ClusterState;
 use crate::pod_groups::coscheduling;
@@ -22,6 +22,10 @@ impl Trial<'_> {
                     .create(&self.namespace, coscheduling().job(2))
                     .await,
             ),
+            Action::CreateLargeReplicas => {
+                let job = job_of_large_replicas(2);
+                drop(self.env.create(&self.namespace, job).await);
+            }
             Action::Crash => {
                 let (fewest, most) = self.incidents.clone().into_inner();
                 self.incidents = fewest + u32::from(!self.is_restored)..=most + 1;
