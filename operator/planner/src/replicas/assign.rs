@@ -35,9 +35,7 @@ pub(super) fn assign<'a>(
     let condemned: BTreeSet<&str> = bad.map(|pod| pod.uid.as_str()).collect();
     let is_out = |pod: &Pod| pod.unreachable || condemned.contains(&*pod.uid);
     let is_fit = |pod: &Pod| pod.phase == PodPhase::Running && pod.ip.is_some() && !is_out(pod);
-    let mut places = claims(&pods, size);
-    let mut free: Vec<&Pod> = pods.values().copied().collect();
-    free.retain(|pod| !is_at_its_place(&places, pod));
+    let (mut places, mut free) = claims(&pods, size);
     let num_fit = free.iter().filter(|pod| is_fit(pod)).count();
     let displaced = vacate(&mut places, num_fit, is_out);
     add_missing(&mut places, job.replicas, size);
@@ -46,6 +44,13 @@ pub(super) fn assign<'a>(
     let mut spares: Vec<&Pod> = free.into_iter().chain(displaced).collect();
     // Those that can train stay.
     spares.sort_by_key(|pod| (!is_fit(pod), pod.index));
+    let all = places
+        .into_iter()
+        .filter(|(_, pods)| pods.iter().any(Option::is_some));
+    let all: BTreeMap<u32, Replica<'a>> = all
+        .map(|(index, pods)| (index, Replica::new(index, pods)))
+        .collect();
+    let former = former(&all, &spares, size);
     // No spare goes while the job lacks pods: it may get a place.
     let is_short = pods.len() <= job.num_pods() as usize;
     let num_kept = if is_short {
@@ -55,12 +60,6 @@ pub(super) fn assign<'a>(
     };
     let excess = spares.split_off(num_kept).into_iter();
     surplus.extend(excess.map(|pod| (pod, DeleteReason::ScaledDown)));
-    let all = places
-        .into_iter()
-        .filter(|(_, pods)| pods.iter().any(Option::is_some));
-    let all: BTreeMap<u32, Replica<'a>> = all
-        .map(|(index, pods)| (index, Replica::new(index, pods)))
-        .collect();
     let is_by_document = |index: u32, pod: &Pod| {
         pod.replica
             .as_ref()
@@ -74,7 +73,6 @@ pub(super) fn assign<'a>(
         });
     let index_of: HashMap<&str, u32> = elsewhere.collect();
     let (leaving, others) = leaving(observed, &pods, size);
-    let former = former(&pods, size, &all);
     Replicas {
         all,
         leaving,
@@ -89,9 +87,10 @@ pub(super) fn assign<'a>(
     }
 }
 
-/// The places that pods have documents of. Of two pods with one place the later life counts.
-fn claims<'a>(pods: &BTreeMap<u32, &'a Pod>, size: usize) -> Places<'a> {
-    let mut places = Places::new();
+/// The places that pods have documents of, and the pods that have none of these places. Of two pods
+/// with one place the later life counts.
+fn claims<'a>(pods: &BTreeMap<u32, &'a Pod>, size: usize) -> (Places<'a>, Vec<&'a Pod>) {
+    let (mut places, mut free) = (Places::new(), Vec::new());
     // Few jobs have two pods with one place.
     let num_of_life = LazyCell::new(|| {
         let mut num_of_life = HashMap::<&str, u32>::new();
@@ -105,30 +104,19 @@ fn claims<'a>(pods: &BTreeMap<u32, &'a Pod>, size: usize) -> Places<'a> {
         let place = pod.replica.as_ref()?;
         Some((place.number, num_of_life.get(&*place.life).copied()))
     };
-    for pod in pods.values() {
-        let Some(place) = &pod.replica else { continue };
-        if place.addresses.len() != size {
+    for pod in pods.values().copied() {
+        let place = pod.replica.as_ref();
+        let Some(place) = place.filter(|place| place.addresses.len() == size) else {
+            free.push(pod);
             continue;
-        }
+        };
         let replica = places.entry(place.replica);
         let replica = replica.or_insert_with(|| vec![None; size]);
-        if let Some(slot) = replica.get_mut(place.pod as usize)
-            && slot.is_none_or(|other| claim(pod) > claim(other))
-        {
-            *slot = Some(pod);
-        }
+        let slot = replica.get_mut(place.pod as usize);
+        let slot = slot.filter(|slot| slot.is_none_or(|other| claim(pod) > claim(other)));
+        free.extend(slot.map_or(Some(pod), |slot| slot.replace(pod)));
     }
-    places
-}
-
-/// Whether the pod has the place that its document names.
-fn is_at_its_place(places: &Places<'_>, pod: &Pod) -> bool {
-    let place = pod.replica.as_ref();
-    let holder = place.and_then(|place| {
-        let replica = places.get(&place.replica)?;
-        *replica.get(place.pod as usize)?
-    });
-    holder.is_some_and(|holder| std::ptr::eq(holder, pod))
+    (places, free)
 }
 
 /// Takes places from pods that cannot train, as long as there are `num_fit` pods to take them, and

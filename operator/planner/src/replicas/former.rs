@@ -49,18 +49,22 @@ pub(super) fn leaving<'a>(
 /// Lives that may still train in a generation although they are no life of a replica. A spare that
 /// takes the place of a lost pod begins another life with the rest, but the rest may receive it
 /// late, or be cut off before.
+///
+/// `beside`: the pods without a place.
 pub(super) fn former<'a>(
-    pods: &BTreeMap<u32, &'a Pod>,
-    size: usize,
     all: &BTreeMap<u32, Replica<'a>>,
+    beside: &[&'a Pod],
+    size: usize,
 ) -> Vec<Replica<'a>> {
+    let mut left: Vec<&Pod> = all.values().flat_map(not_begun).collect();
+    left.extend(beside);
+    left.sort_unstable_by_key(|pod| pod.index);
     let mut lives = BTreeMap::<&str, Vec<Option<&'a Pod>>>::new();
-    for pod in pods.values() {
+    for pod in left {
         let Some(document) = pod.membership.as_ref().filter(|it| !it.life.is_empty()) else {
             continue;
         };
-        let is_over = pod.has_ended_life(&document.life);
-        if is_over || has_begun_another(all, pod, &document.life) || !is_survivor(pod) {
+        if pod.has_ended_life(&document.life) || !is_survivor(pod) {
             continue;
         }
         let life = lives.entry(&document.life);
@@ -75,16 +79,15 @@ pub(super) fn former<'a>(
     whole.map(|pods| Replica::new(0, pods)).collect()
 }
 
-/// Whether the pod's replica runs, in this life or in a later one. All of its pods are Ready in a
+/// The pods that may not have begun their replica's life or a later one. All pods are Ready in a
 /// later one only when all agents have ended the processes of the life before: at least one pod
 /// was not Ready when it began.
-fn has_begun_another(all: &BTreeMap<u32, Replica<'_>>, pod: &Pod, life: &str) -> bool {
-    let place = pod.replica.as_ref();
-    let Some(replica) = place.and_then(|place| all.get(&place.replica)) else {
-        return false;
+fn not_begun<'r, 'a>(replica: &'r Replica<'a>) -> impl Iterator<Item = &'a Pod> + use<'r, 'a> {
+    let present = replica.life;
+    let are_ready = replica.present().all(|it| it.ready && !it.unreachable);
+    let has_begun = move |pod: &Pod| {
+        let life = pod.membership.as_ref().map(|document| &*document.life);
+        present.is_some() && (are_ready || life == present)
     };
-    let present = replica.life.filter(|_| replica.has(pod));
-    present.is_some_and(|present| {
-        present == life || replica.present().all(|it| it.ready && !it.unreachable)
-    })
+    replica.present().filter(move |pod| !has_begun(pod))
 }
