@@ -131,18 +131,19 @@ pub struct CheckpointStatus {
     /// checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_step: Option<u64>,
-    /// Committed steps in the newest copy of that worker's state in another pod (`peerCopies`), if
-    /// it is newer than the checkpoint.
+    /// Committed steps in the newest copy that a spare is known to hold for the worker with rank 0
+    /// (`checkpoint.local.peerCopies`), if it is newer than the checkpoint. Absent for replicas of
+    /// several pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_step: Option<u64>,
-    /// Name of that pod.
+    /// Name of the spare that holds the copy of `peerStep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub peer_pod: Option<String>,
     /// The best checkpoint, if `checkpoint.best` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestCheckpoint>,
-    /// Why the last local copy was not written; absent if it was.
+    /// Why the last local copy was not written, or not stored in another pod; absent if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_024))]
     pub local_error: Option<String>,

@@ -64,7 +64,7 @@ impl CopyPair {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldCopy {
-    /// The pair's [`CopyPair::id`], as its worker knows it.
+    /// Fingerprint of [`CopyPair::id`], which must stay unknown to others.
     pub pair: String,
     /// Name of the holder's pod.
     pub pod: String,

@@ -137,7 +137,7 @@ pub const CHECKPOINT_LOCAL_EVERY_STEPS: &str = "ROUNDHOUSE_CHECKPOINT_LOCAL_EVER
 /// Most bytes of local copies of all processes of the worker; if not set, they are not limited.
 pub const CHECKPOINT_LOCAL_MAX_BYTES: &str = "ROUNDHOUSE_CHECKPOINT_LOCAL_MAX_BYTES";
 /// File that shows this worker its [`crate::CopyPair`]; if not set, no other pod holds second
-/// copies of its state, or all pods of its replica do ([`REPLICA_HOLDERS`]).
+/// copies of its state, or the pods of its replica hold them for each other ([`REPLICA_HOLDERS`]).
 pub const CHECKPOINT_LOCAL_PAIR_FILE: &str = "ROUNDHOUSE_CHECKPOINT_LOCAL_PAIR_FILE";
 /// Seconds without progress on the checkpoint volume after which a load or the last save fails. A
 /// warning is logged after a tenth of them. Default: [`DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS`].

@@ -11,6 +11,7 @@
 //!   takes longer.
 //! - `_EVALUATION_FILE`: a file with milliseconds by which each batch of an evaluation takes
 //!   longer.
+//! - `_COPY_FILE`: a file with milliseconds by which each local copy takes longer.
 //! - `_VOLUME_FILE`: a file with milliseconds by which each access to the checkpoint volume takes
 //!   longer. An access lasts as long as the file contains `hold`.
 //! - `_STALE_FILE`: a file with the path of a checkpoint file that has a stale handle.
@@ -136,18 +137,18 @@ pub fn slow_down() {
 /// Makes a batch of an evaluation take longer, if a file says so.
 #[cfg(feature = "faults")]
 pub fn slow_evaluation_down() {
-    sleep_as_in("ROUNDHOUSE_FAULT_EVALUATION_FILE");
+    sleep_for_file("ROUNDHOUSE_FAULT_EVALUATION_FILE");
 }
 
 /// Makes a local copy take longer, if a file says so.
 #[cfg(feature = "faults")]
 pub fn slow_copy_down() {
-    sleep_as_in("ROUNDHOUSE_FAULT_COPY_FILE");
+    sleep_for_file("ROUNDHOUSE_FAULT_COPY_FILE");
 }
 
 /// Sleeps for the milliseconds in the file that a variable names.
 #[cfg(feature = "faults")]
-fn sleep_as_in(variable: &str) {
+fn sleep_for_file(variable: &str) {
     let file = std::env::var(variable).unwrap_or_default();
     let setting = std::fs::read_to_string(file).unwrap_or_default();
     if let Ok(milliseconds) = setting.trim().parse() {

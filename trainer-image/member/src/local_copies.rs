@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use roundhouse_contract::CopyRole;
 use roundhouse_contract::environment::LocalCopiesEnvironment;
 use roundhouse_elastic::local_copies::{Contents, Placement};
 use roundhouse_elastic::state::Layout;
@@ -41,7 +42,7 @@ mod writer;
 
 use directory::Directory;
 use file::Kind;
-use holder::Pairs;
+use holder::{Pairs, read_pair};
 use holding::Holding;
 use pods::Pods;
 use volumes::Volumes;
@@ -50,7 +51,8 @@ use writer::{Done, Ended, NewCopy, Request};
 /// How long a process that ends waits for its copy in progress, to delete it.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a step waits for a copy in another pod, if each step has one. A slower copy is skipped.
+/// How long a step waits for the copy of the step before, if each step is copied to another pod. If
+/// that copy takes longer, the next one is skipped.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The copies of this process, and the thread that writes them.
@@ -98,7 +100,10 @@ impl LocalCopies {
     /// In a replica of several pods the others are not asked, so it would wait for their parts.
     pub(crate) fn can_save(&self) -> bool {
         let has_copies = |it: Contents| it.values().any(|ids| !ids.is_empty());
-        self.pods.is_none() && self.directory.contents().is_ok_and(has_copies)
+        // The copies of a holder are those of a worker that trains.
+        let pair_file = self.settings.pair_file.as_deref();
+        let is_holder = pair_file.is_some_and(|it| read_pair(it, CopyRole::Holder).is_some());
+        self.pods.is_none() && !is_holder && self.directory.contents().is_ok_and(has_copies)
     }
 
     /// Sets whether this process is a member of a generation. If not, its pod may hold copies of
@@ -129,14 +134,18 @@ impl LocalCopies {
         layout.is_some() || self.local_rank == 0
     }
 
-    /// Returns what has ended since the last call. If each step has a copy in another pod, waits
-    /// for the end of the last one: the next step then commits only what can be repeated alone.
+    /// Returns what has ended since the last call. If each step is copied to another pod, waits for
+    /// the copy in progress, so that a loss repeats at most one step.
     fn poll(&mut self) -> Option<Ended> {
         let waits = self.settings.every_steps == 1 && self.is_shared && self.is_writing();
         let longest = if waits { LONGEST_WAIT } else { Duration::ZERO };
         match self.results.recv_timeout(longest) {
             Ok(done) => Some(self.end(done)),
-            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                // The next steps do not wait for the same copy.
+                self.is_shared &= !waits;
+                None
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 (self.num_requested, self.has_failed) = (0, true);
                 None
@@ -149,8 +158,8 @@ impl LocalCopies {
         self.buffer = snapshot.or_else(|| self.buffer.take());
         self.num_requested = self.num_requested.saturating_sub(1);
         self.has_failed = ended.has_failed();
-        if ended.is_held() {
-            self.pairs.begins();
+        if let Some(has_taken) = ended.has_taken_copy() {
+            self.pairs.record(has_taken);
         }
         ended
     }
@@ -181,7 +190,11 @@ impl LocalCopies {
         let begun = Instant::now();
         let snapshot = state.snapshot(0..kind.state_bytes, self.buffer.take())?;
         let volumes = self.volumes(layout);
-        self.is_shared = volumes.has_other_places() || volumes.holder.is_some();
+        // A step does not wait for a pod that did not take the last copy.
+        self.is_shared = match &volumes.holder {
+            Some(holder) => holder.works(),
+            None => volumes.has_other_places() && !self.has_failed,
+        };
         self.request(Request::Write(NewCopy {
             id: CheckpointId::of(head),
             rank,
@@ -207,6 +220,11 @@ impl LocalCopies {
     fn num_copies(&self) -> u64 {
         let holds = self.pods.as_ref().is_some_and(Pods::hold_copies_here);
         if holds { 4 } else { 2 }
+    }
+
+    /// Whether spares hold second copies for workers of one pod.
+    const fn have_pairs(&self) -> bool {
+        self.settings.pair_file.is_some()
     }
 
     /// Whether each pod of the replica has another one that holds its copies.

@@ -113,6 +113,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             self.poll_inputs();
             match self.machine.next() {
                 Action::Wait => {
+                    // A process without a place may hold copies for another worker.
                     if let Some(copies) = self.copies() {
                         copies.set_member(false);
                     }

@@ -240,10 +240,13 @@ impl Reporter {
     /// if it has no whole copy. The error says why it is not known.
     pub fn holder_has(&mut self, stored: Result<Option<HeldCopy>, String>) {
         let (held, error) = match stored {
-            Ok(held) => (held, None),
+            Ok(held) => {
+                self.has_second_copy(held.as_ref().map_or(0, |held| held.step));
+                (held, None)
+            }
+            // Its last copy may still be there.
             Err(error) => (None, Some(error)),
         };
-        self.has_second_copy(held.as_ref().map_or(0, |held| held.step));
         self.progress.held_copy = held;
         if self.problems.holder != error {
             self.log("second copy", error.as_deref(), "written again");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use roundhouse_contract::HeldCopy;
 use roundhouse_elastic::CheckpointId;
@@ -120,7 +121,7 @@ fn spare_continues_from_the_copies_that_it_holds() {
         workers.job.pair("a", 0, 1);
         assert_eq!(workers.train(0), 1);
         let held = workers.wait_for_held(0, EVERY);
-        assert_eq!((&*held.pair, &*held.pod), ("a", "worker-1"));
+        assert_eq!(held.pod, "worker-1");
         assert!(workers.newest(1) >= held.step, "{held:?}");
         workers.job.kill_worker(0);
         workers.lose(0);
@@ -208,6 +209,8 @@ fn worker_that_was_replaced_changes_nothing_in_its_holder() {
     workers.job.pair("a", 0, 1);
     workers.train(0);
     workers.wait_for_held(0, 0);
+    // It must not complete the training.
+    workers.job.pace_steps(100);
     let newest = workers.newest(1);
     let first = workers.train(1);
     assert!(first > newest, "{first} {newest}");
@@ -239,4 +242,62 @@ fn damaged_copy_in_the_holder_is_not_used() {
     let expected = if whole.len() > 1 { older.step + 1 } else { 1 };
     assert_eq!(workers.train(1), expected, "{}", workers.job.logs());
     workers.complete(1);
+}
+
+/// A generation with the spare breaks after it has read its copy. The worker trains on and sends
+/// newer ones.
+#[test]
+fn spare_continues_from_copies_that_are_newer_than_its_memory() {
+    let mut workers = Workers::start(2, 1);
+    workers.job.pace_steps(30);
+    workers.job.fail_to_form(1, 2);
+    workers.job.begin_pod(1, "failing");
+    workers.job.pair("a", 0, 1);
+    workers.train(0);
+    workers.wait_for_held(0, 0);
+    workers.generation += 1;
+    workers.job.issue_to(workers.generation, &[1]);
+    workers.job.wait_for_nodes(&[1], "the loss", |status| {
+        status.phase == roundhouse_contract::Phase::Stranded
+    });
+    workers.wait_for_held(0, workers.newest(1) + 2 * EVERY);
+    workers.job.kill_worker(0);
+    workers.lose(0);
+    let newest = workers.newest(1);
+    assert_eq!(workers.train(1), newest + 1, "{}", workers.job.logs());
+    workers.complete(1);
+}
+
+/// Its kernel still takes connections.
+#[test]
+fn frozen_holder_does_not_stop_training() {
+    let mut workers = Workers::copying(2, 1, 1);
+    workers.job.pair("a", 0, 1);
+    workers.train(0);
+    workers.wait_for_held(0, 2);
+    workers.job.signal(1, "-STOP");
+    let step = || workers.job.status(0, 0).map_or(0, |status| status.step);
+    let (at, begun) = (step(), Instant::now());
+    workers.job.wait_until("fifty steps", || step() > at + 50);
+    let elapsed = begun.elapsed();
+    assert!(elapsed < Duration::from_mins(1), "{elapsed:?}");
+    workers.job.signal(1, "-CONT");
+}
+
+/// The worker has the newer state, and trains.
+#[test]
+fn holder_that_is_asked_to_leave_saves_no_checkpoint() {
+    let mut workers = Workers::start(2, 1);
+    workers.job.pair("a", 0, 1);
+    workers.train(0);
+    workers.wait_for_held(0, 0);
+    workers.job.begin_container(1);
+    workers.job.signal(1, "-TERM");
+    assert_eq!(
+        workers.job.exit_code(1),
+        Some(143),
+        "{}",
+        workers.job.logs()
+    );
+    assert!(!workers.shared.path().join("checkpoints").exists());
 }

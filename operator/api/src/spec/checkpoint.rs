@@ -61,7 +61,7 @@ pub struct LocalCopies {
     /// Number of committed steps between two copies. If all processes die, at most this many steps
     /// are repeated, and those that were committed while a copy was written. A copy that is due
     /// while the last one is being written is skipped. With 1 and `peerCopies`, each step waits
-    /// until the copy of the last one is in both pods, for at most 5 s.
+    /// for at most 5 s until the copy of the step before is in both pods.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub every_steps: u64,
     /// Where the copies are: in the memory of the node or on its disk.

@@ -47,7 +47,7 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
             all.push(format!("The last checkpoint failed: {error}."));
         }
         if let Some(error) = &checkpoint.local_error {
-            all.push(format!("Local copies are not written: {error}."));
+            all.push(format!("Trouble with local copies: {error}."));
         }
     }
     if let Some((step, peer)) = newest_copy(facts, status.checkpoint.as_ref()) {
@@ -91,7 +91,7 @@ fn places_of_copies(facts: &Facts, peer: Option<PeerCopy>) -> String {
     match peer {
         Some((pod, step)) => return format!("; pod {pod} holds a copy of {step} steps"),
         None if has_peers && facts.pods_per_replica() == 1 => {
-            return "; no pod on another node has a copy yet".to_owned();
+            return "; no other pod has a copy that is newer than the checkpoint".to_owned();
         }
         None => {}
     }

@@ -139,7 +139,7 @@ fn copy_in_another_pod_is_shown() {
         ),
         (
             json!({"localStep": 40}),
-            "holds 40 steps; no pod on another node has a copy yet.",
+            "holds 40 steps; no other pod has a copy that is newer than the checkpoint.",
         ),
     ] {
         let facts = job()

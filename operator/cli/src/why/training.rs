@@ -65,7 +65,8 @@ fn local_copies(facts: &Facts) -> Option<Diagnosis> {
     Some(
         Diagnosis::new(
             Situation::CheckpointFailing,
-            "The job trains, but its local copies cannot be written: if all processes die, it continues from the newest checkpoint.",
+            "The job trains, but its local copies cannot be written, or not stored in another pod: if workers are lost, it may continue from \
+             an older copy or from the newest checkpoint.",
         )
         .shown_by(error)
         .advise("If checkpoint.local.sizeLimit is too small, suspend the job, raise it, and resume the job.")

@@ -22,7 +22,9 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
     if !draft.own_job.has_copy_pairs() {
         return;
     }
-    let Some(worker) = leader(draft) else { return };
+    let Some(worker) = rank_zero_worker(draft) else {
+        return;
+    };
     let holder = holder(worker, &spares(draft));
     let pair = holder.map(|holder| Pair::of(draft, worker, holder));
     let mut changes = match &pair {
@@ -82,7 +84,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Whether the holder is known to have a copy that is at least as new as that of this document.
-    fn replaces(&self, former: &CopyPair) -> bool {
+    fn supersedes(&self, former: &CopyPair) -> bool {
         self.holder.copies.as_ref() == Some(&self.document)
             && former.generation <= self.document.generation
     }
@@ -95,7 +97,8 @@ fn generation(draft: &Draft<'_>, holder: &Pod, id: &str) -> u64 {
     let progress = draft.observed.progress.as_ref().map(|it| &it.progress);
     let report = progress.filter(|it| formed > 0 && it.generation == formed);
     let known = as_holder(holder).map_or(0, |document| document.generation);
-    let is_of_pair = |held: &HeldCopy| held.pair == id && held.pod == holder.name;
+    let pair = fingerprint_of(id.as_bytes());
+    let is_of_pair = |held: &HeldCopy| held.pair == pair && held.pod == holder.name;
     match report.map(|it| it.held_copy.as_ref()) {
         Some(Some(held)) if is_of_pair(held) && held.generation <= formed => held.generation,
         // The holder does not answer, or has nothing.
@@ -105,7 +108,7 @@ fn generation(draft: &Draft<'_>, holder: &Pod, id: &str) -> u64 {
 }
 
 /// The member with node rank 0 of the newest generation, if it can be reached.
-fn leader<'a>(draft: &Draft<'a>) -> Option<&'a Pod> {
+fn rank_zero_worker<'a>(draft: &Draft<'a>) -> Option<&'a Pod> {
     let mut members = draft.members.that_live().into_iter();
     members.find(|pod| {
         let document = pod.membership.as_ref();
@@ -128,8 +131,8 @@ fn holder<'a>(worker: &Pod, spares: &[&'a Pod]) -> Option<&'a Pod> {
     let named = worker.copies.as_ref();
     let named = named.filter(|it| it.role == CopyRole::Worker);
     let named = named.and_then(|it| fit().find(|pod| pod.name == it.peer));
-    let begun = || fit().find(|pod| held_for(pod, worker).is_some());
-    let holder = named.or_else(begun).or_else(|| fit().next());
+    let paired_before = || fit().find(|pod| held_for(pod, worker).is_some());
+    let holder = named.or_else(paired_before).or_else(|| fit().next());
     holder.filter(|_| worker.node.is_some())
 }
 
@@ -143,7 +146,7 @@ fn outdated<'a>(draft: &Draft<'a>, worker: &Pod, pair: Option<&Pair<'_>>) -> Vec
     });
     let is_outdated = |pod: &Pod| match as_holder(pod) {
         Some(document) => {
-            draft.members.is_member(pod) || pair.is_some_and(|pair| pair.replaces(document))
+            draft.members.is_member(pod) || pair.is_some_and(|pair| pair.supersedes(document))
         }
         None => pod.copies.is_some(),
     };
@@ -152,7 +155,7 @@ fn outdated<'a>(draft: &Draft<'a>, worker: &Pod, pair: Option<&Pair<'_>>) -> Vec
 }
 
 /// The pod's document, if it is a holder.
-pub(super) fn as_holder(pod: &Pod) -> Option<&CopyPair> {
+pub(crate) fn as_holder(pod: &Pod) -> Option<&CopyPair> {
     let document = pod.copies.as_ref();
     document.filter(|it| it.role == CopyRole::Holder)
 }

@@ -8,7 +8,7 @@ use roundhouse_contract::{Action as MembershipAction, membership};
 
 use self::victims::{dismiss, num_places, straggler, survivors, victims};
 use crate::generation::copies::{self, Holders};
-use crate::generation::{beside, completed, newest_seen, topology};
+use crate::generation::{beside, completed, copy_pairs, newest_seen, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -295,7 +295,11 @@ impl<'a> Members<'a> {
         match (survivor, copied) {
             (Some(old), _) => (0, old.node_rank, Reverse(old.generation), false, pod.index),
             (None, Some(copied)) => (1, 0, Reverse(copied), is_held, pod.index),
-            (None, None) => (2, 0, Reverse(0), false, pod.index),
+            // A spare that was a holder may have a copy although that is not known.
+            (None, None) => {
+                let was_no_holder = copy_pairs::as_holder(pod).is_none();
+                (2, 0, Reverse(0), was_no_holder, pod.index)
+            }
         }
     }
 }

@@ -39,9 +39,10 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let pods: Vec<&Pod> = draft
         .pods
         .iter()
-        .filter(|pod| goes(pod, draft.job.clean_pod_policy, failed))
+        .filter(|pod| should_delete(pod, draft.job.clean_pod_policy, failed))
         .collect();
-    // After a restore of etcd, the job may train, and only a cache still has its end.
+    // After a restore of etcd the job may train again while a cache still shows its end. Then only
+    // pods must stay: a PodGroup is made again, and the TTL has a check of its own.
     if !pods.is_empty() && deadlines::is_fresh(draft) {
         let deletions = pods
             .into_iter()
@@ -58,7 +59,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
 }
 
 /// Whether a pod of an ended job is deleted.
-fn goes(pod: &Pod, policy: CleanPodPolicy, failed: bool) -> bool {
+fn should_delete(pod: &Pod, policy: CleanPodPolicy, failed: bool) -> bool {
     // A pod whose container has completed will soon be Succeeded: it stays with its log.
     let completed = pod
         .container
@@ -74,7 +75,7 @@ fn goes(pod: &Pod, policy: CleanPodPolicy, failed: bool) -> bool {
         // waits for a node or for peers would wait indefinitely. Both would keep a GPU.
         CleanPodPolicy::None => runs && (failed || !completed),
     };
-    wanted && pod.ours && !pod.deleting
+    pod.ours && !pod.deleting && wanted
 }
 
 /// Succeeds the job once a member has completed and the others have ended; or, with the success

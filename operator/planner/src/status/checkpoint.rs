@@ -91,7 +91,7 @@ fn troubles(checkpoint: &CheckpointStatus) -> Vec<String> {
     let error = checkpoint.error.as_ref();
     let error = error.map(|error| format!("trouble with checkpoints: {error}"));
     let local = checkpoint.local_error.as_ref();
-    let local = local.map(|error| format!("local copies are not written: {error}"));
+    let local = local.map(|error| format!("trouble with local copies: {error}"));
     error.into_iter().chain(local).collect()
 }
 

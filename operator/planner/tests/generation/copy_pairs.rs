@@ -1,6 +1,7 @@
 //! Pairs of a worker of one pod and the spare that holds second copies of its state
 //! (`checkpoint.local.peerCopies`).
 
+use roundhouse_contract::membership::fingerprint_of;
 use roundhouse_contract::{CopyPair, CopyRole, HeldCopy, Progress};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, PlanReason, ProgressSample};
@@ -29,7 +30,7 @@ fn reports(world: &mut World, has_copy: bool) {
     let pair = pairs.filter_map(|pod| pod.copies.as_ref());
     let pair = pair.clone().find(|it| it.role == CopyRole::Worker);
     let held = pair.filter(|_| has_copy).map(|pair| HeldCopy {
-        pair: pair.id.clone(),
+        pair: fingerprint_of(pair.id.as_bytes()),
         pod: pair.peer.clone(),
         generation,
         step: 50,
@@ -287,4 +288,26 @@ fn spare_that_becomes_a_member_holds_no_copies_any_more() {
     assert_eq!(pairs(&world)[..2], ["", ""]);
     // It still has the copy of the generation before.
     assert_eq!(world.observed.pods[1].earlier[0].generation, 1);
+}
+
+/// The note about the copy is late, or a failed copy has removed it.
+#[test]
+fn spare_that_may_have_a_copy_comes_before_one_that_has_none() {
+    for is_noted in [false, true] {
+        let mut world = with_holders(1, 2);
+        world.is_ready(1, false);
+        world.settle();
+        world.is_ready(1, true);
+        if is_noted {
+            reports(&mut world, true);
+            world.settle();
+        }
+        reports(&mut world, false);
+        world.settle();
+        world.is_unreachable(0, true);
+        world.vanishes(0);
+        world.settle();
+        let member = &world.observed.pods[members(&world)[0]];
+        assert_eq!(member.index, Some(2), "{is_noted}");
+    }
 }

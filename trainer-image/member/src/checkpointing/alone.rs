@@ -35,6 +35,9 @@ impl<R: Rendezvous> Member<'_, R> {
     /// to have the state. Not a collective. The process' last words report why a save failed.
     pub fn save_alone<S: State>(&mut self, state: &mut S) {
         self.leave.hold_on();
+        if let Some(copies) = self.copies() {
+            copies.set_member(true);
+        }
         if let Err(failure) = self.restore_copy(state) {
             say_error(&failure.to_string());
         }

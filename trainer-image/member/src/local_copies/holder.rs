@@ -1,15 +1,17 @@
 //! The pod that holds second copies for a worker of one pod: a spare on another node. It may be
-//! lost, and another one may take its place, while the worker trains. So it never delays a copy in
-//! the worker's own volume, and each of the two volumes keeps its newest whole state.
+//! lost, and another one may take its place, while the worker trains. So the worker writes its own
+//! copy first, and each of the two volumes keeps its newest whole state.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use roundhouse_contract::membership::fingerprint_of;
 use roundhouse_contract::{CopyPair, CopyRole, HeldCopy, ports};
 use roundhouse_elastic::CheckpointId;
 
 use super::message::Operation;
-use super::peer::{Peer, RequestFailed};
+use super::peer::Peer;
+use super::server::IDLE_TIMEOUT;
 use super::volumes::{Volumes, VolumesError};
 
 /// How long a new holder may need until its processes know the pair.
@@ -23,6 +25,8 @@ pub(super) struct Holder {
     peer: Peer,
     /// Whether it may not have learned yet that it holds copies.
     is_new: bool,
+    /// Whether it has taken the last copy.
+    works: bool,
 }
 
 /// What the holder has after a copy, or why that is not known.
@@ -43,8 +47,10 @@ impl Holder {
             num_bytes,
         };
         self.peer.store(operation, (file, num_bytes))?;
-        Ok(kept.map(|CheckpointId { generation, step }| HeldCopy {
-            pair: self.peer.life.clone(),
+        // What the holder has of a state that training has given up is of no use.
+        let useful = kept.filter(|kept| kept.generation <= id.generation && kept.step <= id.step);
+        Ok(useful.map(|CheckpointId { generation, step }| HeldCopy {
+            pair: fingerprint_of(self.peer.life.as_bytes()),
             pod: self.pod.clone(),
             generation,
             step,
@@ -53,11 +59,11 @@ impl Holder {
 
     /// Deletes all copies of a part.
     pub(super) fn discard(&self, shard: u32) -> Result<(), VolumesError> {
-        let contents = self.peer.contents()?;
-        let mut ids = contents.get(&shard).into_iter().flatten();
-        let deleted: Result<(), RequestFailed> =
-            ids.try_for_each(|id| self.peer.delete(shard, *id));
-        Ok(deleted?)
+        Ok(self.peer.discard(shard)?)
+    }
+
+    pub(super) const fn works(&self) -> bool {
+        self.works
     }
 
     pub(super) const fn is_new(&self) -> bool {
@@ -78,7 +84,9 @@ struct Known {
     id: String,
     since: Instant,
     /// Whether its holder has taken a copy.
-    has_begun: bool,
+    has_taken_copy: bool,
+    /// Whether it has taken the last one.
+    works: bool,
 }
 
 impl Pairs {
@@ -91,37 +99,42 @@ impl Pairs {
 
     /// The holder that the file names now, if there is one.
     pub(super) fn holder(&mut self, file: &Path) -> Option<Holder> {
-        let pair = read(file).filter(|pair| pair.role == CopyRole::Worker)?;
+        let pair = read_pair(file, CopyRole::Worker)?;
         let address = ports::at(&pair.address, ports::PEER_COPIES, self.local_rank)?;
         let known = self.known.take().filter(|known| known.id == pair.id);
         let known = self.known.insert(known.unwrap_or_else(|| Known {
             id: pair.id.clone(),
             since: Instant::now(),
-            has_begun: false,
+            has_taken_copy: false,
+            works: false,
         }));
-        let is_new = !known.has_begun && known.since.elapsed() < PATIENCE;
+        let is_new = !known.has_taken_copy && known.since.elapsed() < PATIENCE;
+        let works = known.works;
         Some(Holder {
             peer: Peer {
                 name: format!("pod {}, which holds second copies", pair.peer),
                 life: pair.id,
                 address,
                 patience: Duration::ZERO,
+                durable: IDLE_TIMEOUT,
             },
             pod: pair.peer,
             is_new,
+            works,
         })
     }
 
-    /// Records that the holder has taken a copy.
-    pub(super) const fn begins(&mut self) {
+    /// Records whether the holder has taken the last copy.
+    pub(super) const fn record(&mut self, has_taken: bool) {
         if let Some(known) = &mut self.known {
-            known.has_begun = true;
+            known.works = has_taken;
+            known.has_taken_copy |= has_taken;
         }
     }
 }
 
-/// A missing file is an empty one.
-pub(super) fn read(file: &Path) -> Option<CopyPair> {
+/// Reads the pair in which this pod has a role. A missing file is an empty one.
+pub(super) fn read_pair(file: &Path, role: CopyRole) -> Option<CopyPair> {
     let text = std::fs::read_to_string(file).ok()?;
-    CopyPair::parse(&text)
+    CopyPair::parse(&text).filter(|pair| pair.role == role)
 }

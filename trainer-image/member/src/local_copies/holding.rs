@@ -3,14 +3,15 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use roundhouse_contract::CopyRole;
+use roundhouse_contract::{CopyPair, CopyRole};
 use roundhouse_report::{say, say_error};
 
 use super::directory::Directory;
-use super::holder::read;
+use super::holder::read_pair;
 use super::server::Server;
 
 /// How often the file is read.
@@ -26,18 +27,24 @@ struct Watched {
     address: SocketAddr,
     directory: Directory,
     max_bytes: Option<u64>,
+    /// Whether this process is a member of a generation or about to become one. Then its volume
+    /// holds copies of its own state alone.
+    is_member: AtomicBool,
     serving: Mutex<Serving>,
 }
 
 #[derive(Debug, Default)]
 struct Serving {
-    /// Whether this process is a member of a generation or about to become one. Then its volume
-    /// holds copies of its own state alone.
-    is_member: bool,
     /// The pair that it serves, and the server.
     server: Option<(String, Server)>,
     /// The last error that was logged.
     problem: Option<String>,
+}
+
+impl Serving {
+    fn serves(&self, id: &str) -> bool {
+        self.server.as_ref().is_some_and(|(served, _)| served == id)
+    }
 }
 
 impl Holding {
@@ -53,12 +60,13 @@ impl Holding {
             address,
             directory,
             max_bytes,
+            is_member: AtomicBool::new(false),
             serving: Mutex::default(),
         });
         let of_thread = Arc::clone(&watched);
         let watch = move || {
             loop {
-                of_thread.look();
+                of_thread.follow_pair();
                 std::thread::sleep(POLL_INTERVAL);
             }
         };
@@ -71,10 +79,10 @@ impl Holding {
     /// Sets whether this process is a member of a generation. When this returns for a member, its
     /// volume does not change any more, except by its own copies.
     pub(super) fn set_member(&self, is_member: bool) {
-        let mut serving = self.0.lock();
-        serving.is_member = is_member;
+        self.0.is_member.store(is_member, Ordering::SeqCst);
         if is_member {
-            serving.server = None;
+            // The thread may hold the lock while a former server ends.
+            self.0.lock().server = None;
         }
     }
 }
@@ -85,38 +93,31 @@ impl Watched {
     }
 
     /// Serves the pair that the file names.
-    fn look(&self) {
-        let pair = read(&self.file).filter(|pair| pair.role == CopyRole::Holder);
+    fn follow_pair(&self) {
+        let pair = read_pair(&self.file, CopyRole::Holder);
         let mut serving = self.lock();
-        let wanted = pair.filter(|_| !serving.is_member);
-        let Some(pair) = wanted else {
-            serving.server = None;
-            return;
-        };
-        if serving
-            .server
-            .as_ref()
-            .is_some_and(|(id, _)| *id == pair.id)
-        {
-            return;
+        match pair.filter(|_| !self.is_member.load(Ordering::SeqCst)) {
+            None => serving.server = None,
+            Some(pair) if serving.serves(&pair.id) => {}
+            Some(pair) => self.serve(&mut serving, &pair),
         }
+    }
+
+    fn serve(&self, serving: &mut Serving, pair: &CopyPair) {
         // The former server has the port.
         serving.server = None;
         let (id, directory) = (pair.id.clone(), self.directory.clone());
-        match Server::start(self.address, id, directory, self.max_bytes) {
+        match Server::start(self.address, id.clone(), directory, self.max_bytes) {
             Ok(server) => {
                 say(&format!(
                     "this pod holds second copies of the state of pod {}",
                     pair.peer
                 ));
-                serving.server = Some((pair.id, server));
-                serving.problem = None;
+                (serving.server, serving.problem) = (Some((id, server)), None);
             }
             Err(error) => {
-                let problem = format!(
-                    "copies of pod {} cannot be taken: {}: {error}",
-                    pair.peer, self.address
-                );
+                let (peer, address) = (&pair.peer, self.address);
+                let problem = format!("copies of pod {peer} cannot be taken: {address}: {error}");
                 if serving.problem.as_ref() != Some(&problem) {
                     say_error(&problem);
                     serving.problem = Some(problem);

@@ -82,9 +82,11 @@ impl<R: Rendezvous> Member<'_, R> {
                 stored,
             }) => {
                 self.reporter.copied(step, duration);
-                let stored = stored.transpose();
-                let stored = stored.map(Option::flatten).map_err(|it| it.to_string());
-                self.reporter.holder_has(stored);
+                if self.copies().is_some_and(LocalCopies::have_pairs) {
+                    let stored = stored.transpose();
+                    let stored = stored.map(Option::flatten).map_err(|it| it.to_string());
+                    self.reporter.holder_has(stored);
+                }
             }
             Some(Ended::Written { result, .. } | Ended::Shared(result)) => {
                 if let Err(error) = result {

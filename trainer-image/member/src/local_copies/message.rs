@@ -39,6 +39,8 @@ pub(super) enum Operation {
     },
     /// Deletes a copy that the pod has.
     Delete { shard: u32, id: CheckpointId },
+    /// Deletes all copies of a shard, also one that is being stored.
+    Discard { shard: u32 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +95,7 @@ mod tests {
                 num_bytes: 9,
             },
             Operation::Delete { shard: 1, id },
+            Operation::Discard { shard: 1 },
         ];
         for operation in all {
             let request = Request {

@@ -16,13 +16,11 @@ use super::transfer;
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long a pod may need until a copy that it has received is on its disk.
-const DURABLE_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A process in another pod with the local rank of this one.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
-    /// What errors call its pod.
+    /// Name of its pod in errors.
     pub(super) name: String,
     /// The life of a replica of several pods, or the pair of a worker and its holder: the peer
     /// answers only processes that name it.
@@ -30,6 +28,8 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// How long to try to connect.
     pub(super) patience: Duration,
+    /// How long the pod may need until a copy that it has received is on its disk.
+    pub(super) durable: Duration,
 }
 
 /// Why a request to another pod failed.
@@ -71,7 +71,7 @@ impl Peer {
             let mut stream = self.request(operation)?;
             // A pod that refuses the copy answers before it has all bytes.
             let sent = transfer::copy(&mut file, &mut stream, num_bytes, &mut |_| {});
-            stream.set_read_timeout(Some(DURABLE_TIMEOUT))?;
+            stream.set_read_timeout(Some(self.durable))?;
             match message::receive(&mut stream) {
                 Ok(Answer::Done) => sent,
                 Ok(other) => Err(unexpected(other)),
@@ -83,7 +83,15 @@ impl Peer {
 
     /// Deletes a copy in the pod.
     pub(super) fn delete(&self, shard: u32, id: CheckpointId) -> Result<(), RequestFailed> {
-        let operation = Operation::Delete { shard, id };
+        self.change(Operation::Delete { shard, id })
+    }
+
+    /// Deletes all copies of a shard in the pod.
+    pub(super) fn discard(&self, shard: u32) -> Result<(), RequestFailed> {
+        self.change(Operation::Discard { shard })
+    }
+
+    fn change(&self, operation: Operation) -> Result<(), RequestFailed> {
         self.ask(operation, |_, answer| match answer {
             Answer::Done => Ok(()),
             other => Err(unexpected(other)),

@@ -15,6 +15,9 @@ use crate::failure::Failure;
 /// How long a sibling that starts at the same time may need before it listens.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a sibling may need until a copy is on its disk. The copies of the others wait for it.
+const DURABLE_TIMEOUT: Duration = Duration::from_mins(5);
+
 /// The pods, their processes with the local rank of this one, and the server for these.
 #[derive(Debug)]
 pub(super) struct Pods {
@@ -81,6 +84,7 @@ fn peers(replica: &ReplicaPods, local_rank: u32) -> Option<Vec<Peer>> {
             life: replica.life.clone(),
             address: ports::at(address, ports::PEER_COPIES, local_rank)?,
             patience: CONNECT_TIMEOUT,
+            durable: DURABLE_TIMEOUT,
         })
     };
     addresses.map(peer).collect()

@@ -74,7 +74,7 @@ impl LocalCopies {
     }
 }
 
-/// Begins to take copies of another worker if the operator asks for it.
+/// Starts the thread that takes copies of another worker, if spares of this job hold copies.
 fn hold_for_others(
     launch: &Launch,
     settings: &LocalCopiesEnvironment,
@@ -91,7 +91,12 @@ fn hold_for_others(
         ports::PEER_COPIES,
         launch.local_rank,
     );
-    let address = address.ok_or_else(|| Failure::Internal("the ports of copies".to_owned()))?;
+    let address = address.ok_or_else(|| {
+        Failure::Internal(format!(
+            "no port for copies of local rank {}",
+            launch.local_rank
+        ))
+    })?;
     let started = Holding::start(file, address, directory.clone(), settings.max_bytes);
     started
         .map(Some)

@@ -6,6 +6,7 @@ use roundhouse_elastic::local_copies::Contents;
 use roundhouse_elastic::{CheckpointId, Origin};
 use roundhouse_report::{say, say_error};
 
+use super::LocalCopies;
 use super::file::{self, Kind, Unusable};
 use super::member::copies_of;
 use super::volumes::{Volumes, VolumesError};
@@ -31,18 +32,22 @@ impl From<Unusable> for NotRead {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// Reads the newest copy of this worker into the state, if this process has no whole state in
-    /// memory and has found no newer checkpoint. The process then claims the copy.
+    /// Reads the newest copy of this worker into the state, if this process has no state in memory
+    /// that is as new, and has found no newer checkpoint. The process then claims the copy.
     ///
     /// # Errors
     /// [`Failure::State`] if the state was overwritten in part, [`Failure::ReplicaLost`] if another
     /// pod of the replica does not answer, [`Failure::Io`] if a damaged copy cannot be removed.
     pub(crate) fn restore_copy<S: State>(&mut self, state: &mut S) -> Result<(), Failure> {
-        if self.local_state.claim().origin.is_in_memory() {
+        let own = self.local_state.claim();
+        // A process that waited in the lobby may have taken newer copies of another worker.
+        let may_hold_newer = self.copies().is_some_and(LocalCopies::have_pairs);
+        if own.origin.is_in_memory() && !may_hold_newer {
             return Ok(());
         }
-        let oldest = self.checkpointing.as_ref().and_then(Checkpointing::sound);
-        self.restore_from(oldest, state)
+        let in_memory = own.origin.is_in_memory().then(|| own.id());
+        let sound = self.checkpointing.as_ref().and_then(Checkpointing::sound);
+        self.restore_from(in_memory.max(sound), state)
     }
 
     /// Reads the newest copy that all processes of this worker still have: one of them may have

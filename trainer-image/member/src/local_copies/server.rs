@@ -1,5 +1,5 @@
-//! Serves the copies in the volume of this pod to processes in other pods, and holds copies for
-//! them: to those of its replica, or to those of the worker whose holder this pod is.
+//! Serves the copies in this pod's volume to processes in other pods, and stores copies for them.
+//! These are processes of its replica, or of the worker whose holder this pod is.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -86,7 +86,7 @@ impl Drop for Server {
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }
-        // A change that had begun ends, or fails for want of bytes.
+        // A change in progress completes, or fails because its connection is closed.
         drop(self.served.changing());
     }
 }
@@ -136,7 +136,7 @@ impl Served {
         transfer::prepare(&stream, IDLE_TIMEOUT)?;
         let request: Request = message::receive(&mut stream)?;
         if request.life != self.life {
-            let reason = format!("this process belongs to life {}", self.life);
+            let reason = "this process belongs to another life or pair".to_owned();
             return message::send(&mut stream, &Answer::Refused(reason));
         }
         let answered = match request.operation {
@@ -163,6 +163,10 @@ impl Served {
             }),
             Operation::Delete { shard, id } => self.change(|| {
                 self.directory.remove(shard, id)?;
+                Ok(Answer::Done)
+            }),
+            Operation::Discard { shard } => self.change(|| {
+                self.directory.keep(shard, None)?;
                 Ok(Answer::Done)
             }),
         };

@@ -163,10 +163,9 @@ impl Volumes {
     /// The first error, after an attempt in each pod.
     pub(super) fn discard(&self) -> Result<(), VolumesError> {
         let others = (0..self.num_pods()).filter(|pod| *pod != self.pod);
-        let discard = |pod| {
-            let contents = self.contents_of(pod)?;
-            let mut ids = contents.get(&self.shard).into_iter().flatten().copied();
-            ids.try_for_each(|id| self.delete(pod, id))
+        let discard = |pod| match self.sibling(pod) {
+            Some(sibling) => Ok(sibling.discard(self.shard)?),
+            None => self.keep(None),
         };
         let results: Vec<Result<(), VolumesError>> = std::iter::once(self.pod)
             .chain(others)

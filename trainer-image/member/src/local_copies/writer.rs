@@ -68,15 +68,12 @@ impl Ended {
         result.is_err()
     }
 
-    /// Whether the holder has taken the copy.
-    pub(super) const fn is_held(&self) -> bool {
-        matches!(
-            self,
-            Self::Written {
-                stored: Some(Ok(_)),
-                ..
-            }
-        )
+    /// Whether the holder has taken the copy; `None` if there is none.
+    pub(super) fn has_taken_copy(&self) -> Option<bool> {
+        match self {
+            Self::Written { stored, .. } => stored.as_ref().map(Result::is_ok),
+            Self::Shared(_) => None,
+        }
     }
 }
 
@@ -93,25 +90,7 @@ pub(super) enum NotWritten {
 pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, is_discarded: &AtomicBool) {
     while let Ok(request) = requests.recv() {
         let end = match request {
-            Request::Write(mut copy) => {
-                let result = write(&mut copy, is_discarded);
-                let duration = copy.begun.elapsed();
-                let holder = copy
-                    .volumes
-                    .holder
-                    .as_ref()
-                    .filter(|_| result.is_ok() && !is_discarded.load(Ordering::Relaxed));
-                let stored = holder.and_then(|holder| hold(holder, &copy));
-                Done {
-                    ended: Ended::Written {
-                        step: copy.id.step,
-                        duration,
-                        result,
-                        stored,
-                    },
-                    snapshot: Some(copy.snapshot),
-                }
-            }
+            Request::Write(copy) => written(copy, is_discarded),
             Request::Share { id, volumes } => Done {
                 ended: Ended::Shared(share(id, &volumes)),
                 snapshot: None,
@@ -120,6 +99,23 @@ pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, is_discar
         if done.send(end).is_err() {
             return;
         }
+    }
+}
+
+fn written(mut copy: NewCopy, is_discarded: &AtomicBool) -> Done {
+    let result = write(&mut copy, is_discarded);
+    let duration = copy.begun.elapsed();
+    let holder = copy.volumes.holder.as_ref();
+    let holder = holder.filter(|_| result.is_ok() && !is_discarded.load(Ordering::Relaxed));
+    let stored = holder.and_then(|holder| send_to_holder(holder, &copy));
+    Done {
+        ended: Ended::Written {
+            step: copy.id.step,
+            duration,
+            result,
+            stored,
+        },
+        snapshot: Some(copy.snapshot),
     }
 }
 
@@ -154,8 +150,9 @@ fn share(id: CheckpointId, volumes: &Volumes) -> Result<(), NotWritten> {
     Ok(volumes.share(id, kept, &contents)?)
 }
 
-/// Lets the holder have a copy. A new holder may refuse it.
-fn hold(holder: &Holder, copy: &NewCopy) -> Option<Stored> {
+/// Sends a copy to the holder. `None` if a new holder refuses it: its processes may not know the
+/// pair yet.
+fn send_to_holder(holder: &Holder, copy: &NewCopy) -> Option<Stored> {
     let stored = holder.store(copy.id, &copy.volumes);
     (stored.is_ok() || !holder.is_new()).then_some(stored)
 }

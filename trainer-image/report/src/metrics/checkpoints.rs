@@ -103,7 +103,7 @@ impl CheckpointMetrics {
                 registry,
                 IntGauge::new(
                     "roundhouse_train_second_copy_step",
-                    "Committed steps of the newest state of which other pods are known to hold a copy; 0 if there is none (rank 0)",
+                    "Committed steps of the newest state that other pods are known to hold for this rank's worker; 0 if there is none",
                 )?,
             ),
             copy_seconds: late(

@@ -71,10 +71,15 @@ impl Job {
 
     /// Starts all processes of a worker again, as a new pod.
     pub(crate) fn begin_pod(&mut self, node: u32, life: &str) {
-        self.kill_worker(node);
         let _ = std::fs::remove_file(self.path("pairs").join(node.to_string()));
         let _ = std::fs::remove_file(self.membership_file(node));
         self.name_replica(node, life);
+        self.begin_container(node);
+    }
+
+    /// Starts all processes of a worker again, in the same pod.
+    pub(crate) fn begin_container(&mut self, node: u32) {
+        self.kill_worker(node);
         for process in self.processes_of(node) {
             let local_rank = u32::try_from(process).unwrap() % self.procs_per_worker;
             let status = self.run_dir(node).join(format!("rank-{local_rank}.json"));
@@ -83,6 +88,12 @@ impl Job {
             self.processes[process] = command.spawn().unwrap();
         }
         self.wait_for_nodes(&[node], "the lobby", |status| status.phase.is_ready());
+    }
+
+    /// Makes a worker lose its peers at the end of forming a generation, once it has started again.
+    pub(crate) fn fail_to_form(&mut self, node: u32, generation: u64) {
+        let fault = format!("0:{generation}:Formed");
+        self.variables.push((node, "ROUNDHOUSE_FAULT_LOSE", fault));
     }
 
     /// Makes rank 0, a process of this worker, kill itself when it comes to a point. Then kills the

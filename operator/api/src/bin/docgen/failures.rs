@@ -64,7 +64,7 @@ the script of a new worker starts with its first generation, so its failures are
 While a job trains, the message of its condition may say `trouble with checkpoints`, with the path and the cause: the volume is full,
 read-only, slow or gone. Training continues without saving. Repair the volume; you do not have to restart anything. A volume needs room
 for `checkpoint.keep` checkpoints and one more; with `checkpoint.best`, for two more. `status.checkpoint` has the step and time of the
-newest checkpoint, and the error. `status.checkpoint.localError` says why local copies are not written: another pod of the replica does not answer, `checkpoint.local.sizeLimit` is too
+newest checkpoint, and the error. `status.checkpoint.localError` says why local copies are not written or not stored in another pod: a pod of the replica or the spare that holds copies does not answer, `checkpoint.local.sizeLimit` is too
 small, or the disk of a node is full.
 
 ## Steps that were repeated

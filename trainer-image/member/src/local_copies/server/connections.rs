@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most connections at a time. Each process of another pod has one, and perhaps one that it has
 /// abandoned.
-const MOST: usize = 1 << 10;
+const MAX_CONNECTIONS: usize = 1 << 8;
 
 /// All open connections of the server.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Connection {
     all: Connections,
-    name: u64,
+    id: u64,
 }
 
 impl Connections {
@@ -38,15 +38,15 @@ impl Connections {
     /// `None` if there are too many connections, or the server has ended.
     pub(super) fn open(&self, stream: &TcpStream) -> Option<Connection> {
         let mut state = self.state();
-        if state.has_ended || state.open.len() >= MOST {
+        if state.has_ended || state.open.len() >= MAX_CONNECTIONS {
             return None;
         }
-        let name = state.next;
+        let id = state.next;
         state.next += 1;
-        state.open.insert(name, stream.try_clone().ok()?);
+        state.open.insert(id, stream.try_clone().ok()?);
         Some(Connection {
             all: self.clone(),
-            name,
+            id,
         })
     }
 
@@ -66,6 +66,6 @@ impl Connections {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.all.state().open.remove(&self.name);
+        self.all.state().open.remove(&self.id);
     }
 }

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-const LIFE: &str = "pair";
+const LIFE: &str = "0f3c-a1";
 /// Half of a copy.
 const HALF: [u8; 500] = [7; 500];
 
@@ -50,6 +50,7 @@ fn server_that_has_ended_leaves_the_volume_as_it_is() {
     let deadline = Instant::now() + IDLE_TIMEOUT;
     while !partial.exists() {
         assert!(Instant::now() < deadline, "nothing is stored");
+        std::thread::yield_now();
     }
     let mut deleting = TcpStream::connect(server.address()).unwrap();
     let begun = Instant::now();
@@ -81,4 +82,20 @@ fn port_is_free_once_the_server_has_ended() {
     drop(server);
     let directory = Directory::new(root.path().to_owned());
     Server::start(address, LIFE.to_owned(), directory, None).unwrap();
+}
+
+#[test]
+fn refusal_does_not_name_the_life() {
+    let root = tempfile::tempdir().unwrap();
+    let server = started(&root);
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let request = Request {
+        life: "another".to_owned(),
+        operation: Operation::List,
+    };
+    message::send(&mut stream, &request).unwrap();
+    match message::receive(&mut stream).unwrap() {
+        Answer::Refused(reason) => assert!(!reason.contains(LIFE), "{reason}"),
+        other => panic!("{other:?}"),
+    }
 }

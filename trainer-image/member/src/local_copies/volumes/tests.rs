@@ -90,6 +90,7 @@ fn peers(life: &str, addresses: &[SocketAddr]) -> Vec<Peer> {
         life: life.to_owned(),
         address: *address,
         patience: Duration::from_secs(10),
+        durable: Duration::from_secs(10),
     };
     addresses.iter().map(peer).collect()
 }
