@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most connections at a time. Each process of another pod has one, and perhaps one that it has
 /// abandoned.
-const MAX_CONNECTIONS: usize = 1 << 8;
+const MAX_CONNECTIONS: usize = 1 << 10;
 
 /// All open connections of the server.
 #[derive(Clone, Debug)]
