@@ -12,7 +12,7 @@ use roundhouse_report::{say, say_error};
 
 use super::directory::Directory;
 use super::holder::read_pair;
-use super::server::Server;
+use super::server::{Limits, Server};
 
 /// How often the file is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ struct Watched {
     file: PathBuf,
     address: SocketAddr,
     directory: Directory,
-    max_bytes: Option<u64>,
+    limits: Limits,
     /// Whether this process is a member of a generation or about to become one. Then its volume
     /// holds copies of its own state alone.
     is_member: AtomicBool,
@@ -59,7 +59,11 @@ impl Holding {
             file,
             address,
             directory,
-            max_bytes,
+            limits: Limits {
+                max_bytes,
+                // Only one process sends copies.
+                max_connections: 16,
+            },
             is_member: AtomicBool::new(false),
             serving: Mutex::default(),
         });
@@ -107,7 +111,7 @@ impl Watched {
         // The former server has the port.
         serving.server = None;
         let (id, directory) = (pair.id.clone(), self.directory.clone());
-        match Server::start(self.address, id.clone(), directory, self.max_bytes) {
+        match Server::start(self.address, id.clone(), directory, self.limits) {
             Ok(server) => {
                 say(&format!(
                     "this pod holds second copies of the state of pod {}",

@@ -9,7 +9,7 @@ use roundhouse_report::{say, say_error};
 
 use super::directory::Directory;
 use super::peer::Peer;
-use super::server::Server;
+use super::server::{Limits, Server};
 use crate::failure::Failure;
 
 /// How long a sibling that starts at the same time may need before it listens.
@@ -47,7 +47,11 @@ impl Pods {
         let own = siblings.get(replica.pod as usize);
         let address = own.map(|own| own.address);
         let address = address.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-        let started = Server::start(address, replica.life.clone(), directory, max_bytes);
+        let limits = Limits {
+            max_bytes,
+            max_connections: 1 << 10,
+        };
+        let started = Server::start(address, replica.life.clone(), directory, limits);
         let server = started.map_err(|error| Failure::Io {
             path: address.to_string().into(),
             error,

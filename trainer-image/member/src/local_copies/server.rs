@@ -31,6 +31,16 @@ pub(super) struct Server {
     accepting: Option<JoinHandle<()>>,
 }
 
+/// What peers may use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Most bytes of all copies in the volume.
+    pub(super) max_bytes: Option<u64>,
+    /// Most connections at a time: one for each process that the server serves, and some that
+    /// these have abandoned.
+    pub(super) max_connections: usize,
+}
+
 /// What the threads of the server share.
 #[derive(Debug)]
 struct Served {
@@ -49,16 +59,16 @@ impl Server {
         address: SocketAddr,
         life: String,
         directory: Directory,
-        max_bytes: Option<u64>,
+        limits: Limits,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let served = Arc::new(Served {
             directory,
             life,
-            max_bytes,
+            max_bytes: limits.max_bytes,
             changing: Mutex::default(),
-            connections: Connections::new(),
+            connections: Connections::new(limits.max_connections),
         });
         let of_thread = Arc::clone(&served);
         let accept = move || accept(&listener, &of_thread);

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most connections at a time. Each process of another pod has one, and perhaps one that it has
-/// abandoned.
-const MAX_CONNECTIONS: usize = 1 << 10;
-
 /// All open connections of the server.
 #[derive(Clone, Debug)]
-pub(super) struct Connections(Arc<Mutex<State>>);
+pub(super) struct Connections {
+    state: Arc<Mutex<State>>,
+    most: usize,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -27,18 +26,22 @@ pub(super) struct Connection {
 }
 
 impl Connections {
-    pub(super) fn new() -> Self {
-        Self(Arc::default())
+    /// `most` is the number of connections at a time.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            state: Arc::default(),
+            most,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `None` if there are too many connections, or the server has ended.
     pub(super) fn open(&self, stream: &TcpStream) -> Option<Connection> {
         let mut state = self.state();
-        if state.has_ended || state.open.len() >= MAX_CONNECTIONS {
+        if state.has_ended || state.open.len() >= self.most {
             return None;
         }
         let id = state.next;

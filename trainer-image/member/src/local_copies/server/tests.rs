@@ -7,6 +7,10 @@ use tempfile::TempDir;
 use super::*;
 
 const LIFE: &str = "0f3c-a1";
+const LIMITS: Limits = Limits {
+    max_bytes: None,
+    max_connections: 8,
+};
 /// Half of a copy.
 const HALF: [u8; 500] = [7; 500];
 
@@ -20,7 +24,7 @@ const fn id(step: u64) -> CheckpointId {
 fn started(root: &TempDir) -> Server {
     let directory = Directory::new(root.path().to_owned());
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    Server::start(any, LIFE.to_owned(), directory, None).unwrap()
+    Server::start(any, LIFE.to_owned(), directory, LIMITS).unwrap()
 }
 
 /// Asks for room for a copy, and sends half of it.
@@ -81,7 +85,7 @@ fn port_is_free_once_the_server_has_ended() {
     let _open = TcpStream::connect(address).unwrap();
     drop(server);
     let directory = Directory::new(root.path().to_owned());
-    Server::start(address, LIFE.to_owned(), directory, None).unwrap();
+    Server::start(address, LIFE.to_owned(), directory, LIMITS).unwrap();
 }
 
 #[test]
@@ -98,4 +102,16 @@ fn refusal_does_not_name_the_life() {
         Answer::Refused(reason) => assert!(!reason.contains(LIFE), "{reason}"),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn strangers_cannot_open_connections_without_limit() {
+    let root = tempfile::tempdir().unwrap();
+    let server = started(&root);
+    let connect = || TcpStream::connect(server.address()).unwrap();
+    let open: Vec<TcpStream> = (0..LIMITS.max_connections).map(|_| connect()).collect();
+    let mut refused = connect();
+    refused.set_read_timeout(Some(IDLE_TIMEOUT / 2)).unwrap();
+    assert_eq!(refused.read(&mut [0]).unwrap(), 0, "the server closes it");
+    drop(open);
 }

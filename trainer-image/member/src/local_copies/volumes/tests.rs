@@ -5,7 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::local_copies::server::Server;
+use crate::local_copies::server::{Limits, Server};
 
 const LIFE: &str = "0-1-a";
 /// Longer than one chunk of a transfer.
@@ -38,7 +38,11 @@ impl Pods {
         let start = |root: &TempDir| {
             let directory = Directory::new(root.path().to_owned());
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            Server::start(any, LIFE.to_owned(), directory, Some(MAX_BYTES)).unwrap()
+            let limits = Limits {
+                max_bytes: Some(MAX_BYTES),
+                max_connections: 16,
+            };
+            Server::start(any, LIFE.to_owned(), directory, limits).unwrap()
         };
         let servers: Vec<Server> = roots.iter().map(start).collect();
         Self {
