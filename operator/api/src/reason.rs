@@ -119,8 +119,8 @@ reasons! {
         "Usually nothing. If it repeats, look at the node that the message or `status.lastFailure.node` names.";
     /// Kubernetes has lost contact with a worker's node.
     NodeUnreachable: [(Running, false)],
-        "Kubernetes has lost contact with the node of a worker. If other workers' nodes answer, the operator replaces the worker; if no node answers, it changes nothing.",
-        "Look at the nodes: `kubectl get nodes`. Roundhouse never deletes the pod of a lost node by force.";
+        "Kubernetes has lost contact with the node of a worker. If other workers' nodes answer, the operator replaces the worker: after 60 s (`nodes.lostSeconds`), or after 300 s if only lost workers may have the state. If no node answers, it changes nothing.",
+        "Look at the nodes: `kubectl get nodes`. Roundhouse never deletes the pod of a lost node by force. If you know that the node is off, `kubectl delete pod POD --force` lets the job continue at once.";
     /// A new generation was issued and its members form the process group.
     Forming: [(Running, false)],
         "The operator issued a new generation, and its members form the process group.",

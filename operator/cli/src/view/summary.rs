@@ -81,7 +81,7 @@ fn newest_copy(facts: &Facts, known: Option<&CheckpointStatus>) -> Option<(u64, 
         Some((it.local_step?, it.step, held))
     });
     let (local, saved, held) = reported.or(known)?;
-    (saved < Some(local)).then_some((local, held))
+    (saved < Some(local)).then(|| (local, held.filter(|(_, step)| saved < Some(*step))))
 }
 
 /// In which other pod the copy is, or in how many pods its parts are, if other pods hold copies.

@@ -59,7 +59,7 @@ fn unreachable(worker: &Worker) -> Option<Diagnosis> {
     Some(
         Diagnosis::new(Situation::NodeUnreachable, format!("Kubernetes has lost contact with node {node}."))
             .shown_by(format!("pod {} on it is not Ready although its containers are", worker.pod))
-            .advise(format!("Check the node: `kubectl describe node {node}`. The operator replaces the worker on another node if there is room.")),
+            .advise(format!("Check the node: `kubectl describe node {node}`. The operator replaces the worker on another node if there is room: after 60 s (nodes.lostSeconds), or after 300 s if only lost workers may have the state. If the node is off for certain, `kubectl delete pod {} --force` lets the job continue at once.", worker.pod)),
     )
 }
 

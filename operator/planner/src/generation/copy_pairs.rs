@@ -44,6 +44,22 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
     }
 }
 
+/// A suffix for the message about training, if the job wants a holder and has none.
+pub(super) fn warning(draft: &Draft<'_>) -> &'static str {
+    let worker = draft
+        .own_job
+        .has_copy_pairs()
+        .then(|| rank_zero_worker(draft));
+    let is_alone = worker
+        .flatten()
+        .is_some_and(|it| holder(it, &spares(draft)).is_none());
+    if is_alone {
+        "; no spare on another node is Ready to hold second copies"
+    } else {
+        ""
+    }
+}
+
 /// A pod and the document that it should have.
 type Change<'a> = (&'a Pod, Option<CopyPair>);
 

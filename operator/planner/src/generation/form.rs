@@ -15,6 +15,7 @@ use crate::draft::{Draft, event};
 use crate::failures::newcomers;
 use crate::generation::beside;
 use crate::generation::copies;
+use crate::generation::copy_pairs;
 use crate::generation::members::{fingerprint, order};
 use crate::generation::stranded;
 use crate::observed::Pod;
@@ -230,6 +231,7 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     {
         message = format!("{message}; {missing}: {trouble}");
     }
+    message += copy_pairs::warning(draft);
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {
         let issued = event(EventReason::GenerationIssued, message.clone());

@@ -311,3 +311,14 @@ fn spare_that_may_have_a_copy_comes_before_one_that_has_none() {
         assert_eq!(member.index, Some(2), "{is_noted}");
     }
 }
+
+#[test]
+fn job_says_that_no_spare_can_hold_copies() {
+    let words = "no spare on another node is Ready to hold second copies";
+    let message = |world: &World| world.observed.status.front().unwrap().message.clone();
+    let mut world = with_holders(1, 1);
+    assert!(!message(&world).contains(words), "{}", message(&world));
+    world.observed.pods[1].node = world.observed.pods[0].node.clone();
+    world.settle();
+    assert!(message(&world).contains(words), "{}", message(&world));
+}

@@ -73,7 +73,7 @@ A committed step is lost if all processes that have its state are lost before a 
 state that is left, and repeats the steps after it. `status.progress.repeatedSteps` counts them, `status.progress.lastRepeat` and the event
 `StepsRepeated` have the newest ones and the state that training continued from, and the alert `RoundhouseStepsRepeated` fires.
 `roundhouse-train audit` names all of them. The result of training is not affected: each sample still counts once per epoch. To lose fewer
-steps, set `checkpoint.local`, lower `checkpoint.everySeconds`, and spread the workers over nodes or zones. Without `spec.checkpoint` there is no ledger, and
+steps, set `checkpoint.local` (with `peerCopies` against the loss of nodes), lower `checkpoint.everySeconds`, and spread the workers over nodes or zones. Without `spec.checkpoint` there is no ledger, and
 nothing is counted.
 ";
 
