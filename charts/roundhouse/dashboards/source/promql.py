@@ -78,8 +78,8 @@ def unsaved_steps(selector):
 
 
 def steps_since(metric):
-    """The committed steps after the state whose step this metric is, for jobs that have one."""
-    return f"{most('step')} - ({most(metric)} > 0)"
+    """The committed steps after the state whose step this metric is; all steps if there is none."""
+    return f"{most('step')} - {most(metric)}"
 
 
 def unsaved_seconds(selector, window="10m"):
