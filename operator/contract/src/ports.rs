@@ -1,7 +1,7 @@
 //! TCP ports of a worker's pod, and addresses on which servers listen.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The rendezvous store of the worker's process 0 (a c10d `TCPStore`).
 pub const RENDEZVOUS: u16 = 29_500;
@@ -70,12 +70,18 @@ pub fn without_ipv6(address: SocketAddr, error: ErrorKind) -> Option<SocketAddr>
     (is_everywhere && !is_other).then_some(ipv4)
 }
 
-/// The socket of a process with this local rank, at the first of a range of ports of its pod;
-/// `None` if `address` is not an IP address, or there is no such port.
+/// Like [`on`], and `None` if `address` is not an IP address.
 #[must_use]
 pub fn at(address: &str, first: u16, local_rank: u32) -> Option<SocketAddr> {
+    on(address.parse().ok()?, first, local_rank)
+}
+
+/// The socket of a process with this local rank, at the first of a range of ports of its pod;
+/// `None` if there is no such port.
+#[must_use]
+pub fn on(address: IpAddr, first: u16, local_rank: u32) -> Option<SocketAddr> {
     let port = first.checked_add(u16::try_from(local_rank).ok()?)?;
-    Some(SocketAddr::new(address.parse().ok()?, port))
+    Some(SocketAddr::new(address, port))
 }
 
 /// The rendezvous port of a generation's scripts. It differs from the previous generation's, so

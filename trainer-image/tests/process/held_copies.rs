@@ -65,6 +65,14 @@ impl Workers {
         self.job.first_step_of(generation)
     }
 
+    /// Lets worker 0 train from the first step, with worker 1 as its holder, until it knows of a
+    /// copy there after a step.
+    fn train_with_holder(&mut self, after: u64) -> HeldCopy {
+        self.job.pair("a", 0, 1);
+        assert_eq!(self.train(0), 1);
+        self.wait_for_held(0, after)
+    }
+
     fn volume(&self, node: u32) -> PathBuf {
         self.copies.path().join(node.to_string())
     }
@@ -118,9 +126,7 @@ impl Workers {
 fn spare_continues_from_the_copies_that_it_holds() {
     for procs in [1, 2] {
         let mut workers = Workers::start(2, procs);
-        workers.job.pair("a", 0, 1);
-        assert_eq!(workers.train(0), 1);
-        let held = workers.wait_for_held(0, EVERY);
+        let held = workers.train_with_holder(EVERY);
         assert_eq!(held.pod, "worker-1");
         assert!(workers.newest(1) >= held.step, "{held:?}");
         workers.job.kill_worker(0);
@@ -175,9 +181,7 @@ fn at_most_one_step_is_repeated_if_each_step_is_copied() {
 #[test]
 fn worker_trains_on_if_its_holder_is_lost_and_gets_another_one() {
     let mut workers = Workers::start(3, 1);
-    workers.job.pair("a", 0, 1);
-    workers.train(0);
-    workers.wait_for_held(0, 0);
+    workers.train_with_holder(0);
     workers.job.kill_worker(1);
     let trouble = || {
         let progress = workers.job.status(0, 0)?.progress?;
@@ -209,9 +213,7 @@ fn worker_that_was_replaced_changes_nothing_in_its_holder() {
     let mut workers = Workers::copying(2, 1, 1);
     // It must not complete the training.
     workers.job.pace_steps(50);
-    workers.job.pair("a", 0, 1);
-    workers.train(0);
-    workers.wait_for_held(0, 0);
+    workers.train_with_holder(0);
     let newest = workers.newest(1);
     let first = workers.train(1);
     assert!(first > newest, "{first} {newest}");
@@ -254,9 +256,7 @@ fn spare_continues_from_copies_that_are_newer_than_its_memory() {
     workers.job.pace_steps(30);
     workers.job.fail_to_form(1, 2);
     workers.job.begin_pod(1, "failing");
-    workers.job.pair("a", 0, 1);
-    workers.train(0);
-    workers.wait_for_held(0, 0);
+    workers.train_with_holder(0);
     workers.generation += 1;
     workers.job.issue_to(workers.generation, &[1]);
     workers.job.wait_for_nodes(&[1], "the loss", |status| {
@@ -274,9 +274,7 @@ fn spare_continues_from_copies_that_are_newer_than_its_memory() {
 #[test]
 fn frozen_holder_does_not_stop_training() {
     let mut workers = Workers::copying(2, 1, 1);
-    workers.job.pair("a", 0, 1);
-    workers.train(0);
-    workers.wait_for_held(0, 2);
+    workers.train_with_holder(2);
     workers.job.signal(1, "-STOP");
     let step = || workers.job.status(0, 0).map_or(0, |status| status.step);
     let (at, begun) = (step(), Instant::now());
@@ -290,9 +288,7 @@ fn frozen_holder_does_not_stop_training() {
 #[test]
 fn holder_that_is_asked_to_leave_saves_no_checkpoint() {
     let mut workers = Workers::start(2, 1);
-    workers.job.pair("a", 0, 1);
-    workers.train(0);
-    workers.wait_for_held(0, 0);
+    workers.train_with_holder(0);
     workers.job.begin_container(1);
     workers.job.signal(1, "-TERM");
     assert_eq!(

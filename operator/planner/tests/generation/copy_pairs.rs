@@ -29,7 +29,13 @@ fn reports(world: &mut World, has_copy: bool) {
     let pairs = world.observed.pods.iter();
     let pair = pairs.filter_map(|pod| pod.copies.as_ref());
     let pair = pair.clone().find(|it| it.role == CopyRole::Worker);
-    let held = pair.filter(|_| has_copy).map(|pair| HeldCopy {
+    let held = pair.filter(|_| has_copy).cloned();
+    report(world, generation, held.as_ref());
+}
+
+/// Rank 0 of a generation reports a copy in the holder of its pair, if it has one.
+fn report(world: &mut World, generation: u64, held: Option<&CopyPair>) {
+    let held_copy = held.map(|pair| HeldCopy {
         pair: fingerprint_of(pair.id.as_bytes()),
         pod: pair.peer.clone(),
         generation,
@@ -38,7 +44,7 @@ fn reports(world: &mut World, has_copy: bool) {
     let progress = Progress {
         generation,
         step: 55,
-        held_copy: held,
+        held_copy,
         ..Progress::default()
     };
     let at = world.now;

@@ -29,10 +29,10 @@ fn dated(membership: &Membership) -> Membership {
     document
 }
 
-/// A number that differs between the documents of one worker, for the first 65,535 repeats of a
-/// generation.
-fn version_of(membership: &Membership) -> u64 {
-    membership.generation << 16 | u64::from(membership.repeats.min(u32::from(u16::MAX)))
+/// A number that differs between the documents of one pod, for the first 65,535 repeats of the
+/// document with a number.
+fn content_version(number: u64, repeats: u32) -> u64 {
+    number << 16 | u64::from(repeats.min(u32::from(u16::MAX)))
 }
 
 /// The write of a pod's membership, and a number that differs between its memberships.
@@ -45,7 +45,8 @@ pub(super) fn issued(
     let earlier = earlier::to_text(earlier);
     let both = [(labels::MEMBERSHIP, &*text), (labels::EARLIER, &*earlier)];
     let patch = annotations(resource_version, &both);
-    Ok((version_of(membership), patch))
+    let version = content_version(membership.generation, membership.repeats);
+    Ok((version, patch))
 }
 
 /// The write of a pod's place in a replica, and a number that differs between the places of a pod.
@@ -55,7 +56,7 @@ pub(super) fn placed(
 ) -> Result<(u64, Value), serde_json::Error> {
     let text = place.to_json()?;
     let patch = annotations(resource_version, &[(labels::REPLICA, &text)]);
-    let version = place.number << 16 | u64::from(place.repeats.min(u32::from(u16::MAX)));
+    let version = content_version(place.number, place.repeats);
     Ok((version, patch))
 }
 

@@ -98,9 +98,12 @@ impl Watched {
 
     /// Serves the pair that the file names.
     fn follow_pair(&self) {
-        let pair = read_pair(&self.file, CopyRole::Holder);
         let mut serving = self.lock();
-        match pair.filter(|_| !self.is_member.load(Ordering::SeqCst)) {
+        // A member has no server, and need not read the file.
+        if self.is_member.load(Ordering::SeqCst) {
+            return;
+        }
+        match read_pair(&self.file, CopyRole::Holder) {
             None => serving.server = None,
             Some(pair) if serving.serves(&pair.id) => {}
             Some(pair) => self.serve(&mut serving, &pair),

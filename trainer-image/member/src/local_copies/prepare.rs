@@ -86,11 +86,7 @@ fn hold_for_others(
     let Some(file) = settings.pair_file.clone() else {
         return Ok(None);
     };
-    let address = ports::at(
-        &own_address.to_string(),
-        ports::PEER_COPIES,
-        launch.local_rank,
-    );
+    let address = ports::on(*own_address, ports::PEER_COPIES, launch.local_rank);
     let address = address.ok_or_else(|| {
         Failure::Internal(format!(
             "no port for copies of local rank {}",

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
-use roundhouse_contract::membership::fingerprint_of;
-use roundhouse_contract::{Action as Instruction, CopyRole, HeldCopy, Progress};
+use roundhouse_contract::{Action as Instruction, CopyRole};
 use roundhouse_planner::generation::beside::newest_formed;
 use roundhouse_planner::generation::members::Members;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::worker_state::{is_alive, may_hold_state};
-use roundhouse_planner::{Action, Observed, Plan, PlanReason, Pod, PodPhase, ProgressSample, plan};
+use roundhouse_planner::{Action, Observed, Plan, PlanReason, Pod, PodPhase, plan};
+
+use super::report;
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -139,7 +140,7 @@ impl Walk {
         let Some(generation) = self.trains() else {
             return;
         };
-        let observed = &mut self.world.observed;
+        let observed = &self.world.observed;
         let members = observed.pods.iter().filter_map(|pod| {
             let document = pod.membership.as_ref()?;
             (document.generation == generation).then_some((pod, document.node_rank))
@@ -160,24 +161,11 @@ impl Walk {
                 is_pair && pod.name == pair.peer && pod.ready && !pod.unreachable
             })
         });
-        let held_copy = pair.zip(holder).map(|(pair, holder)| {
+        if let Some(holder) = holder {
             self.held.insert(holder.uid.clone(), generation);
-            HeldCopy {
-                pair: fingerprint_of(pair.id.as_bytes()),
-                pod: holder.name.clone(),
-                generation,
-                step: 10,
-            }
-        });
-        let progress = Progress {
-            generation,
-            step: 12,
-            held_copy,
-            ..Progress::default()
-        };
-        let at = self.world.now;
-        observed.formed = Some(generation);
-        observed.progress = Some(ProgressSample { progress, at });
+        }
+        let held = pair.filter(|_| holder.is_some()).cloned();
+        report(&mut self.world, generation, held.as_ref());
     }
 
     fn happen(&mut self, event: &Event) {
