@@ -211,6 +211,21 @@ impl Links {
         Ok(Some(sums))
     }
 
+    /// Checks that no sibling has ended. It returns at once.
+    ///
+    /// # Errors
+    /// [`Failure::ReplicaLost`] if one has.
+    pub fn check(&self) -> Result<(), Failure> {
+        for sibling in &self.siblings {
+            match sibling.stream.is_closed() {
+                Ok(false) => {}
+                Ok(true) => return Err(sibling.is_lost(&ErrorKind::UnexpectedEof.into())),
+                Err(error) => return Err(sibling.is_lost(&error)),
+            }
+        }
+        Ok(())
+    }
+
     /// Reports that this process takes no further turn in the generations before this one. It does
     /// not wait.
     pub fn enters(&mut self, generation: u64) {

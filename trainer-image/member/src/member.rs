@@ -19,6 +19,9 @@ use crate::world::World;
 
 mod steps;
 
+/// Interval at which a process in the lobby checks that its replica is whole.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Next action of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Todo {
@@ -97,17 +100,27 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// Returns the next action. In the lobby it waits until there is one.
-    pub fn next_todo(&mut self) -> Todo {
+    /// Returns the next action. In the lobby it waits until there is one, and calls `check` once per
+    /// second: whether the replica of this process is whole.
+    ///
+    /// # Errors
+    /// That of `check`, unless this process ends in order: then its siblings may end before it.
+    pub fn next_todo<E>(&mut self, mut check: impl FnMut() -> Result<(), E>) -> Result<Todo, E> {
         loop {
-            if let Some(todo) = self.next_todo_within(Duration::MAX) {
-                return todo;
+            if let Some(todo) = self.next_todo_within(CHECK_INTERVAL) {
+                return Ok(todo);
+            }
+            if let Err(lost) = check() {
+                return match self.next_todo_within(Duration::ZERO) {
+                    Some(todo @ (Todo::SaveAlone | Todo::Exit(_))) => Ok(todo),
+                    Some(Todo::Form(_) | Todo::Step) | None => Err(lost),
+                };
             }
         }
     }
 
     /// Returns the next action; `None` if there is none within the `span`.
-    pub fn next_todo_within(&mut self, span: Duration) -> Option<Todo> {
+    fn next_todo_within(&mut self, span: Duration) -> Option<Todo> {
         let begun = Instant::now();
         loop {
             self.poll_inputs();

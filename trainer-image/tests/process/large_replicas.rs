@@ -1,6 +1,8 @@
 //! Replicas whose processes are in several pods: a failure in one pod ends its replica, the others
 //! train on, and the replica returns with the state of another one.
 
+use std::path::Path;
+
 use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
@@ -54,10 +56,10 @@ fn replicas_of_two_pods_train_what_one_process_does() {
     }
 }
 
-/// Ends the process of a worker in the middle of the training, and gives its replica another life.
-fn survives(victim: u32, signal: &str) {
-    let volume = tempfile::tempdir().unwrap();
-    let mut job = Job::of_replicas(&sharded("Zero3"), 2, 2, volume.path());
+/// Two replicas of two pods, one of which has lost the process of the `victim` in the middle of the
+/// training and is in the lobby in its second life.
+fn with_replica_in_lobby(victim: u32, signal: &str, volume: &Path) -> Job {
+    let mut job = Job::of_replicas(&sharded("Zero3"), 2, 2, volume);
     job.pace_steps(20);
     let (broken, others) = (job.workers_of(victim / 2), job.workers_of(1 - victim / 2));
     job.wait_for_nodes(&others, "some steps", |status| status.step > 10);
@@ -68,6 +70,14 @@ fn survives(victim: u32, signal: &str) {
     job.wait_for_nodes(&broken, "the replica in the lobby", |status| {
         status.phase == Phase::Lobby
     });
+    job
+}
+
+/// Ends the process of a worker, and lets its replica return.
+fn survives(victim: u32, signal: &str) {
+    let volume = tempfile::tempdir().unwrap();
+    let mut job = with_replica_in_lobby(victim, signal, volume.path());
+    let (broken, others) = (job.workers_of(victim / 2), job.workers_of(1 - victim / 2));
     let all: Vec<u32> = others.iter().chain(&broken).copied().collect();
     job.passes(3, &all, 5);
     job.pace_steps(0);
@@ -105,6 +115,16 @@ fn process_of_a_replica_that_lost_a_pod_ends() {
     job.wait_for("some steps", |status| status.step > 10);
     job.signal(1, "-KILL");
     assert_eq!(job.exit_code(0), Some(75), "{}", job.logs());
+}
+
+#[test]
+fn process_in_the_lobby_ends_if_a_sibling_does() {
+    let volume = tempfile::tempdir().unwrap();
+    let mut job = with_replica_in_lobby(0, "-KILL", volume.path());
+    job.signal(1, "-KILL");
+    assert_eq!(job.exit_code(0), Some(75), "{}", job.logs());
+    let words = "process 1 of this worker is gone";
+    assert!(job.logs().contains(words), "{}", job.logs());
 }
 
 #[test]

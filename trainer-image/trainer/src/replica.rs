@@ -196,6 +196,14 @@ impl Replica {
         sums.ok_or_else(|| Failure::peer_lost(words.to_owned()))
     }
 
+    /// Checks that no other process of the replica has ended.
+    ///
+    /// # Errors
+    /// One has, so this one has to end.
+    pub fn check(&self) -> Result<(), Failure> {
+        Ok(self.links.check()?)
+    }
+
     /// Reports that this process forms a generation and has left all before it.
     pub fn enters(&mut self, generation: u64) {
         self.links.enters(generation);

@@ -113,7 +113,7 @@ impl Trainer<'_> {
     pub fn run(mut self) -> Result<(), Failure> {
         loop {
             let mut generation = self.member.current_generation();
-            let event = match self.member.next_todo() {
+            let event = match self.next_todo()? {
                 Todo::Form(place) => {
                     generation = place.generation;
                     self.tracer.steps_end();
@@ -147,6 +147,13 @@ impl Trainer<'_> {
                 }
             }
         }
+    }
+
+    /// The next action. In the lobby it waits until there is one.
+    fn next_todo(&mut self) -> Result<Todo, Failure> {
+        let replica = &self.replica;
+        let check = || replica.as_ref().map_or(Ok(()), Replica::check);
+        self.member.next_todo(check)
     }
 
     /// Aborts all collectives that still wait for peers. Otherwise their threads keep the process

@@ -8,6 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::MeetingPlace;
 
 /// How long a process that has connected may take to name itself.
@@ -26,6 +28,16 @@ impl Socket {
             Self::Local(stream) => stream.write_all(bytes),
             Self::Remote(stream) => stream.write_all(bytes),
         }
+    }
+
+    /// Whether the other end is closed. Messages from before may be unread.
+    pub(super) fn is_closed(&self) -> std::io::Result<bool> {
+        let flags = PollFlags::RDHUP;
+        let mut sockets = [match self {
+            Self::Local(stream) => PollFd::new(stream, flags),
+            Self::Remote(stream) => PollFd::new(stream, flags),
+        }];
+        Ok(poll(&mut sockets, Some(&Timespec::default()))? > 0)
     }
 
     pub(super) fn read(&mut self, bytes: &mut [u8], timeout: Duration) -> std::io::Result<()> {

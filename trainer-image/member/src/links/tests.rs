@@ -164,6 +164,18 @@ fn replica_is_lost_with_a_dead_or_silent_sibling() {
 }
 
 #[test]
+fn sibling_that_has_ended_is_noticed_without_a_turn() {
+    let (_directory, mut links) = replica(3);
+    // A vote that nobody reads does not hide the end.
+    links[2].enters(4);
+    links[0].check().unwrap();
+    drop(links.pop());
+    let gone = links[0].check().unwrap_err();
+    assert!(gone.to_string().contains("process 2"), "{gone}");
+    assert!(matches!(gone, Failure::ReplicaLost(_)), "{gone}");
+}
+
+#[test]
 fn sibling_that_never_comes_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("replica");

@@ -30,8 +30,6 @@ mod generations;
 mod numbers;
 mod step;
 
-/// Interval at which a process in the lobby checks that its replica is whole.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Why a process loses a generation in which it has lost no rank itself.
 const LOST_IN_REPLICA: &str = "another process of this replica has lost a rank";
 
@@ -185,18 +183,8 @@ impl Training {
             self.member.reporter.is_patient(Duration::ZERO);
             self.member.ends_work();
         }
-        loop {
-            if let Some(todo) = self.member.next_todo_within(CHECK_INTERVAL) {
-                return Ok(todo);
-            }
-            if let Err(lost) = self.generations.check_replica() {
-                // If both processes are leaving, the sibling may end first. That is not a loss.
-                return match self.member.next_todo_within(Duration::ZERO) {
-                    Some(todo @ (Todo::SaveAlone | Todo::Exit(_))) => Ok(todo),
-                    Some(Todo::Form(_) | Todo::Step) | None => Err(lost),
-                };
-            }
-        }
+        let generations = &self.generations;
+        self.member.next_todo(|| generations.check_replica())
     }
 
     /// Forms a generation, which counts only if it has formed in all processes of this replica.

@@ -1,6 +1,7 @@
 //! Ranks that train with a volume, each in a thread, for the tests of the best checkpoint.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -55,7 +56,7 @@ impl Trainee<'_> {
             .begin_training(&place, origin, &self.bytes)
             .unwrap();
         self.member.apply(Event::Formed);
-        assert_eq!(self.member.next_todo(), Todo::Step);
+        assert_eq!(self.next_todo(), Todo::Step);
     }
 
     pub(super) fn form(&mut self, generation: u64, group: Threads) -> (Place, Origin) {
@@ -65,11 +66,16 @@ impl Trainee<'_> {
             agreed_generation: generation,
             all_leave: false,
         });
-        let Todo::Form(place) = self.member.next_todo() else {
+        let Todo::Form(place) = self.next_todo() else {
             panic!("no generation to form");
         };
         let origin = self.member.form(&place, &mut self.bytes).unwrap().unwrap();
         (place, origin)
+    }
+
+    fn next_todo(&mut self) -> Todo {
+        let Ok(todo) = self.member.next_todo(|| Ok::<_, Infallible>(()));
+        todo
     }
 
     pub(super) fn see_generation(&mut self, generation: u64) {
