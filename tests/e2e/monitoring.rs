@@ -18,18 +18,19 @@ const SPACE: &str = "e2e-monitoring";
 const JOB: &str = "gpt2-romeo";
 const SCRIPT: &str = "script";
 
-/// Makes the example's model smaller and its training endless, and adds checkpoints and local
-/// copies.
+/// Makes the example's model smaller and its training endless, and adds checkpoints, and local
+/// copies, also in a spare.
 fn adapt(job: &mut Value) {
     let shared = nodes::shared_directory(SPACE).unwrap();
     let spec = &mut job["spec"];
     spec["workers"]["replicas"] = json!(1);
+    spec["workers"]["spares"] = json!(1);
     spec["workers"]["template"]["spec"]["containers"][0]["resources"] =
         json!({"limits": {"cpu": "500m"}});
     spec["checkpoint"] = json!({
         "volume": {"hostPath": {"path": shared}},
         "everySteps": 50,
-        "local": {"everySteps": 10, "sizeLimit": "64Mi"},
+        "local": {"everySteps": 10, "sizeLimit": "64Mi", "peerCopies": 1},
     });
     let trainer = &mut spec["trainer"];
     for (size, value) in [("layers", 1), ("heads", 2), ("width", 32)] {

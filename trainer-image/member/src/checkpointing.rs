@@ -100,8 +100,8 @@ impl Checkpointing {
     ) -> Result<Self, Failure> {
         let directory = Directory::new(settings.dir.clone());
         let copies = LocalCopies::prepare(launch, &identity, &table)?;
-        if copies.is_some() {
-            reporter.keeps_copies();
+        if let Some(copies) = &copies {
+            reporter.keeps_copies(copies.want_second_ones());
         }
         let mut checkpointing = Self {
             every_steps: settings.every_steps,

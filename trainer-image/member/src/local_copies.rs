@@ -227,6 +227,12 @@ impl LocalCopies {
         self.settings.pair_file.is_some()
     }
 
+    /// Whether other pods should hold copies, too. There may be none that can.
+    pub(crate) fn want_second_ones(&self) -> bool {
+        let pods = self.pods.as_ref();
+        self.have_pairs() || pods.is_some_and(|it| !it.replica.holders.is_empty())
+    }
+
     /// Whether each pod of the replica has another one that holds its copies.
     fn have_holders(&self) -> bool {
         let holders = self.pods.as_ref().map(|pods| &pods.replica.holders);

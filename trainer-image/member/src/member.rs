@@ -100,8 +100,8 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// Returns the next action. In the lobby it waits until there is one, and calls `check` once per
-    /// second: whether the replica of this process is whole.
+    /// Returns the next action. In the lobby it waits until there is one, and calls `check` once
+    /// per second: whether the replica of this process is whole.
     ///
     /// # Errors
     /// That of `check`, unless this process ends in order: then its siblings may end before it.

@@ -177,10 +177,13 @@ impl Reporter {
         self.metrics.checkpoints.ledger_is_durable(step);
     }
 
-    /// Reports that this process keeps local copies. It has none yet.
-    pub fn keeps_copies(&self) {
+    /// Reports that this process keeps local copies, and whether other pods should hold them, too.
+    /// There are none yet.
+    pub fn keeps_copies(&self, in_other_pods: bool) {
         self.metrics.checkpoints.has_copy(0);
-        self.metrics.checkpoints.has_second_copy(0);
+        if in_other_pods {
+            self.metrics.checkpoints.has_second_copy(0);
+        }
     }
 
     /// Reports the newest state of which each part is in another pod, too.

@@ -68,7 +68,7 @@ def checkpoints():
         row("Checkpoints"),
         timeseries(
             "Steps not saved",
-            "Committed steps after the newest checkpoint, the newest local copy, and the newest copy in another pod (all steps without peerCopies).",
+            "Committed steps after the newest checkpoint, the newest local copy, and the newest copy in another pod (with checkpoint.local.peerCopies).",
             [
                 query(unsaved_steps(JOB), "checkpoint"),
                 query(steps_since("local_copy_step"), "local copy"),

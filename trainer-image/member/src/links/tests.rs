@@ -166,7 +166,7 @@ fn replica_is_lost_with_a_dead_or_silent_sibling() {
 #[test]
 fn sibling_that_has_ended_is_noticed_without_a_turn() {
     let (_directory, mut links) = replica(3);
-    // A vote that nobody reads does not hide the end.
+    // An unread vote does not hide the end.
     links[2].enters(4);
     links[0].check().unwrap();
     drop(links.pop());

@@ -103,7 +103,7 @@ impl CheckpointMetrics {
                 registry,
                 IntGauge::new(
                     "roundhouse_train_second_copy_step",
-                    "Committed steps of the newest state that other pods are known to hold for this rank's worker; 0 if there is none",
+                    "Committed steps of the newest state that other pods are known to hold for this rank's worker; 0 if there is none. Only with checkpoint.local.peerCopies",
                 )?,
             ),
             copy_seconds: late(
