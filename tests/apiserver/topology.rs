@@ -1,7 +1,7 @@
 //! Workers on nodes in two racks: their node ranks, and the racks that the scheduler of Kubernetes
 //! chooses. In the test of the ranks, the test plays the scheduler.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -190,4 +190,56 @@ async fn only_preferred_topology_may_use_two_racks() {
         }
         operator.stop().await;
     }
+}
+
+/// The racks of a job's pods by the replica that their labels name, or `None` until `num` pods have
+/// a node.
+async fn racks_of_replicas(
+    env: &Environment,
+    num: usize,
+) -> anyhow::Result<Option<BTreeMap<String, Vec<String>>>> {
+    let nodes: Api<Node> = Api::all(env.client.clone());
+    let mut racks = BTreeMap::<String, Vec<String>>::new();
+    for pod in env.all_pods(NAMESPACE).await {
+        if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) {
+            let rack = nodes.get(node).await?.labels()[KEY].clone();
+            let replica = pod.labels()[labels::REPLICA_INDEX].clone();
+            racks.entry(replica).or_default().push(rack);
+        }
+    }
+    Ok((racks.values().map(Vec::len).sum::<usize>() == num).then_some(racks))
+}
+
+/// A rack has four nodes with a GPU each. Two replicas of three pods do not fit into one, and each
+/// of them fits.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_replica_of_several_pods_is_in_one_rack() {
+    let env = Environment::new().await;
+    start_scheduler(&env).await;
+    let operator = env.operator(None);
+    let mut large = racked(2, "Required");
+    large["spec"]["workers"]["podsPerReplica"] = json!(3);
+    large["spec"]["trainer"]["parallel"] = json!({"shard": "Zero1"});
+    env.create(NAMESPACE, large).await;
+    let is_placed = || racks_of_replicas(&env, 6);
+    let first = until("all pods are placed", TIMEOUT, is_placed).await;
+    let first = first.unwrap();
+    assert_eq!(first.len(), 2);
+    for racks in first.values() {
+        assert!(racks.iter().all(|rack| *rack == racks[0]), "{first:?}");
+    }
+    assert_ne!(first["0"], first["1"]);
+
+    let before = env.uids(NAMESPACE).await;
+    for pod in ["digits-worker-1-0", "digits-worker-4-0"] {
+        let at_once = DeleteParams::default().grace_period(0);
+        env.pods(NAMESPACE).delete(pod, &at_once).await.unwrap();
+    }
+    let returned = until("their successors are placed", TIMEOUT, || async {
+        let uids = env.uids(NAMESPACE).await;
+        let is_new = uids.iter().filter(|uid| !before.contains(uid)).count() == 2;
+        Ok(racks_of_replicas(&env, 6).await?.filter(|_| is_new))
+    });
+    assert_eq!(returned.await.unwrap(), first);
+    operator.stop().await;
 }

@@ -16,15 +16,18 @@ pub(crate) const MAX_ITEMS: usize = 64;
 
 /// Labels and annotations that the operator reads; they are kept regardless of
 /// the number of others.
-const READ: [&str; 10] = [
+const READ: [&str; 13] = [
     labels::MANAGED_BY,
     labels::JOB_NAME,
     labels::JOB_UID,
     labels::WORKER_INDEX,
     labels::ATTEMPT,
     labels::LEFT_DOMAIN,
+    labels::REPLICA_INDEX,
     labels::MEMBERSHIP,
     labels::EARLIER,
+    labels::REPLICA,
+    labels::COPY_PAIR,
     labels::BUILT_FROM,
     gang::KUEUE_RETRIABLE,
 ];

@@ -29,6 +29,9 @@ pub const ATTEMPT: &str = "roundhouse.dev/attempt";
 /// Label: `true` on a deleted pod that stays on a node which does not answer. It no longer attracts
 /// pods of its job to its topology domain.
 pub const LEFT_DOMAIN: &str = "roundhouse.dev/left-domain";
+/// Label: index of the replica of which the pod is, or for which it was created, in jobs with
+/// `workers.podsPerReplica` and `scheduling.topologyKey`.
+pub const REPLICA_INDEX: &str = "roundhouse.dev/replica-index";
 
 /// Annotation: the worker's [`crate::Membership`] as JSON.
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";

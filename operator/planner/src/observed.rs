@@ -166,6 +166,8 @@ pub struct Pod {
     pub ends_group: bool,
     /// Whether its label no longer attracts other pods to its topology domain.
     pub left_domain: bool,
+    /// The replica that its label names, if pods are placed near those of their replica.
+    pub replica_label: Option<u32>,
     /// Why the scheduler has not placed it, as the scheduler's own message.
     pub unschedulable: Option<String>,
     /// Reason and message of a failed pod (`Evicted`, `OutOfcpu`, ...).

@@ -88,6 +88,9 @@ pub enum Action {
         /// Index of the worker in its job, from 0.
         index: u32,
         attempt: u32,
+        /// The replica near whose pods it is placed, if the job has a topology for each replica;
+        /// `None` for a spare.
+        replica: Option<u32>,
         /// Nodes on which it must not be placed.
         avoid: Vec<String>,
         /// Nodes that do not answer: it is placed on other nodes if they have room.
@@ -135,6 +138,14 @@ pub enum Action {
         pod: String,
         resource_version: String,
     },
+    /// Write in a pod's label of which replica it is, if it is still the pod that was observed.
+    LabelReplica {
+        /// Name of the pod.
+        pod: String,
+        resource_version: String,
+        /// `None`: it is a spare.
+        replica: Option<u32>,
+    },
     /// Delete a pod, if it is still the pod that was observed.
     DeletePod {
         /// Name of the pod.
@@ -164,6 +175,8 @@ pub enum DeleteReason {
     Outdated,
     /// Fewer workers are wanted.
     ScaledDown,
+    /// It is in another topology domain than all replicas that lack a pod.
+    OtherDomain,
     /// It has ended and does not restart; another attempt replaces it.
     Replaced,
     /// Its node has a fault; another attempt replaces it on another node.

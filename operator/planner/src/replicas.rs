@@ -18,6 +18,7 @@ use crate::validate::ValidatedJob;
 mod assign;
 mod combine;
 mod copy_holders;
+mod domains;
 mod expand;
 mod fill;
 mod former;
@@ -41,6 +42,8 @@ pub(crate) struct Replicas<'a> {
     pub(crate) num_fit_spares: usize,
     /// Pods beyond the wanted number that have no place, or beside a later attempt.
     pub(crate) surplus: Vec<(&'a Pod, DeleteReason)>,
+    /// For each missing pod of a wanted replica the index of the replica, in order.
+    pub(crate) holes: Vec<u32>,
     /// Pods by their own index, of each the highest attempt that is not terminating.
     pub(crate) pods: BTreeMap<u32, &'a Pod>,
     /// Pods that must not train any more because of a fault of their node, by UID.

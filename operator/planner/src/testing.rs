@@ -200,10 +200,11 @@ impl World {
             Action::CreateWorker {
                 index,
                 attempt,
+                replica,
                 avoid: _,
                 lost: _,
                 built_like,
-            } => return self.create(*index, *attempt, built_like.as_ref()),
+            } => return self.create(*index, *attempt, *replica, built_like.as_ref()),
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -239,6 +240,13 @@ impl World {
                 pod,
                 resource_version,
             } => return self.patch(pod, resource_version, |pod| pod.left_domain = true),
+            Action::LabelReplica {
+                pod,
+                resource_version,
+                replica,
+            } => {
+                return self.patch(pod, resource_version, |pod| pod.replica_label = *replica);
+            }
             Action::DeletePod {
                 pod,
                 uid,
@@ -312,7 +320,13 @@ impl World {
         true
     }
 
-    fn create(&mut self, index: u32, attempt: u32, built_like: Option<&BuiltFrom>) -> bool {
+    fn create(
+        &mut self,
+        index: u32,
+        attempt: u32,
+        replica: Option<u32>,
+        built_like: Option<&BuiltFrom>,
+    ) -> bool {
         let name = names::worker_pod(&self.job.identity.name, index, attempt);
         if self.observed.pods.iter().any(|pod| pod.name == name) {
             return false;
@@ -326,6 +340,7 @@ impl World {
             ours: true,
             index,
             attempt,
+            replica_label: replica,
             created_at: Some(self.now),
             built_from: Some(BuiltFrom {
                 job_generation: self.job.generation,

@@ -151,6 +151,7 @@ fn failure_after_a_completion_replaces_the_completed() {
     let replacement = Action::CreateWorker {
         index: 1,
         attempt: 1,
+        replica: None,
         avoid: Vec::new(),
         lost: Vec::new(),
         built_like: world.observed.pods[0].built_from.clone(),

@@ -150,6 +150,7 @@ pub fn pod(full: &FullPod) -> Pod {
             .labels
             .as_ref()
             .is_some_and(|all| all.contains_key(labels::LEFT_DOMAIN)),
+        replica_label: number(labels::REPLICA_INDEX),
         ends_group: annotation(metadata, gang::KUEUE_RETRIABLE) == Some("false"),
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())

@@ -21,13 +21,14 @@ pub struct Scheduling {
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
     /// Label of nodes whose value names a part of the network, such as a rack. The workers are
-    /// placed on nodes with one value, and workers of one value get neighbouring ranks. Immutable
-    /// while the job is not suspended.
+    /// placed on nodes with one value, and workers of one value get neighbouring ranks. With
+    /// `workers.podsPerReplica`, the pods of each replica are placed on nodes with one value.
+    /// Immutable while the job is not suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 316))]
     pub topology_key: Option<String>,
-    /// Whether workers may only be placed on nodes with one value of `topologyKey`. Immutable while
-    /// the job is not suspended.
+    /// Whether workers, or the pods of a replica, may only be placed on nodes with one value of
+    /// `topologyKey`. Immutable while the job is not suspended.
     pub topology_mode: TopologyMode,
 }
 

@@ -128,6 +128,7 @@ impl Executor {
                 | Action::ApplyPodGroup { .. }
                 | Action::DeletePodGroup { .. }
                 | Action::LeaveDomain { .. }
+                | Action::LabelReplica { .. }
                 // The run ends with the job, and its record stays.
                 | Action::EndGroup { .. }
                 // A replica runs as one worker.
@@ -139,6 +140,7 @@ impl Executor {
                     index,
                     attempt,
                     // All workers are on one node.
+                    replica: _,
                     avoid: _,
                     lost: _,
                     // All workers run the programs of this machine.

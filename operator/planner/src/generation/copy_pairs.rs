@@ -198,6 +198,7 @@ fn is_written(draft: &Draft<'_>, name: &str) -> bool {
         | Action::PairCopies { pod, .. }
         | Action::EndGroup { pod, .. }
         | Action::LeaveDomain { pod, .. }
+        | Action::LabelReplica { pod, .. }
         | Action::DeletePod { pod, .. } => pod == name,
         Action::CreateService
         | Action::CreateNetworkPolicy

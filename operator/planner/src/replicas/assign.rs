@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
+use super::domains::Domains;
 use super::fill::{fill, merge};
 use super::former::{former, leaving};
 use super::{Replica, Replicas};
@@ -36,14 +37,21 @@ pub(super) fn assign<'a>(
     let is_out = |pod: &Pod| pod.unreachable || condemned.contains(&*pod.uid);
     let is_fit = |pod: &Pod| pod.phase == PodPhase::Running && pod.ip.is_some() && !is_out(pod);
     let (mut places, mut free) = claims(&pods, size);
-    let num_fit = free.iter().filter(|pod| is_fit(pod)).count();
-    let displaced = vacate(&mut places, num_fit, is_out);
+    let fit = free.iter().copied().filter(|pod| is_fit(pod)).collect();
+    let domains = Domains::of(job);
+    let displaced = vacate(&mut places, fit, domains, is_out);
     add_missing(&mut places, job.replicas, size);
-    merge(&mut places, job.replicas as usize, is_fit);
-    fill(&mut places, job.replicas, &mut free, is_fit);
+    merge(&mut places, job.replicas as usize, domains, is_fit);
+    let holes = fill(&mut places, job.replicas, &mut free, domains, is_fit);
     let mut spares: Vec<&Pod> = free.into_iter().chain(displaced).collect();
     // Those that can train stay.
     spares.sort_by_key(|pod| (!is_fit(pod), pod.index));
+    let gone = stuck(&mut spares, job, &holes, |index, pod| {
+        let replica = places.get(&index);
+        let is_replaced = is_out(pod) || pod.phase == PodPhase::Failed;
+        is_replaced || replica.is_some_and(|it| domains.may_join(index, it, pod))
+    });
+    surplus.extend(gone.into_iter().map(|pod| (pod, DeleteReason::OtherDomain)));
     let all = places
         .into_iter()
         .filter(|(_, pods)| pods.iter().any(Option::is_some));
@@ -80,6 +88,7 @@ pub(super) fn assign<'a>(
         num_fit_spares: spares.iter().filter(|pod| is_fit(pod)).count(),
         spares,
         surplus,
+        holes,
         pods,
         condemned,
         others,
@@ -119,36 +128,60 @@ fn claims<'a>(pods: &BTreeMap<u32, &'a Pod>, size: usize) -> (Places<'a>, Vec<&'
     (places, free)
 }
 
-/// Takes places from pods that cannot train, as long as there are `num_fit` pods to take them, and
-/// returns these pods.
+/// Takes places from pods that cannot train, as long as `fit` has pods to take them, and returns
+/// the pods that lose theirs.
 fn vacate<'a>(
     places: &mut Places<'a>,
-    mut num_fit: usize,
+    mut fit: Vec<&Pod>,
+    domains: Domains,
     is_out: impl Fn(&Pod) -> bool,
 ) -> Vec<&'a Pod> {
     let mut displaced = Vec::new();
-    for replica in places.values_mut() {
+    for (index, replica) in places.iter_mut() {
         let stays = |pod: &&Pod| pod.phase == PodPhase::Running && !is_out(pod);
-        let mut staying = replica.iter().flatten().copied().filter(stays).peekable();
-        if num_fit == 0 || staying.peek().is_none() {
+        let staying: Vec<Option<&Pod>> = replica.iter().map(|it| it.filter(stays)).collect();
+        let mut present = staying.iter().flatten().peekable();
+        if fit.is_empty() || present.peek().is_none() {
             continue;
         }
         // If those that answer are Ready, the others train, too: only the operator or the API
         // server does not reach them. A process that loses another one is not Ready.
-        let trains = staying.all(|pod| pod.ready);
+        let trains = present.all(|pod| pod.ready);
         for slot in replica.iter_mut() {
             let goes = |pod: &mut &Pod| {
                 pod.phase == PodPhase::Failed || is_out(pod) && !(trains && pod.unreachable)
             };
-            if num_fit > 0
+            let mut others = fit.iter();
+            let other = others.position(|pod| domains.may_join(*index, &staying, pod));
+            if let Some(other) = other
                 && let Some(pod) = slot.take_if(goes)
             {
                 displaced.push(pod);
-                num_fit -= 1;
+                fit.swap_remove(other);
             }
         }
     }
     displaced
+}
+
+/// Takes pods that fit into no hole from the spares, if they are more than the job wants beside
+/// those that its replicas lack: a later pod is created for one of them.
+fn stuck<'a>(
+    spares: &mut Vec<&'a Pod>,
+    job: &ValidatedJob,
+    holes: &[u32],
+    may_come: impl Fn(u32, &Pod) -> bool,
+) -> Vec<&'a Pod> {
+    let mut excess = spares
+        .len()
+        .saturating_sub(job.spares as usize)
+        .min(holes.len());
+    let is_stuck = |pod: &mut &'a Pod| {
+        let goes = excess > 0 && !holes.iter().any(|index| may_come(*index, pod));
+        excess -= usize::from(goes);
+        goes
+    };
+    spares.extract_if(.., is_stuck).collect()
 }
 
 /// Adds the missing replicas, with the lowest free indices.

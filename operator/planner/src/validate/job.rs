@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
     Checkpoint, CleanPodPolicy, FailureRule, NetworkPolicyMode, Scheduling, SuccessPolicy,
+    TopologyMode,
 };
 use roundhouse_contract::ExpectedDevice;
 
@@ -120,6 +121,14 @@ impl ValidatedJob {
     #[must_use]
     pub const fn has_large_replicas(&self) -> bool {
         self.pods_per_replica > 1
+    }
+
+    /// How strictly the pods of each replica belong into one topology domain; `None` if the job has
+    /// no topology, or one for all of its workers.
+    #[must_use]
+    pub fn topology_of_replicas(&self) -> Option<TopologyMode> {
+        let has = self.has_large_replicas() && self.scheduling.topology_key.is_some();
+        has.then_some(self.scheduling.topology_mode)
     }
 
     /// Whether a spare holds second copies of the state of a worker of one pod.

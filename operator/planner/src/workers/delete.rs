@@ -14,6 +14,7 @@ pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
             DeleteReason::Suspended | DeleteReason::Outdated => None,
             DeleteReason::JobEnded
             | DeleteReason::ScaledDown
+            | DeleteReason::OtherDomain
             | DeleteReason::Replaced
             | DeleteReason::BadNode
             | DeleteReason::NodeLost

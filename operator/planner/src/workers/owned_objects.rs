@@ -17,7 +17,7 @@ use crate::replicas::Replica;
 use crate::status::bounded;
 use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
-use crate::workers::{group, kueue};
+use crate::workers::{group, kueue, near};
 
 /// Maximum number of pods that one plan creates. Between two plans the job is observed again: it
 /// may have been deleted meanwhile.
@@ -252,10 +252,12 @@ fn make_workers(draft: &mut Draft<'_>) {
     } else {
         built::record_of_run(pods, &job.built_from, job.generation)
     };
+    let mut near = near::Near::of(draft);
     for index in &indices {
         draft.actions.push(Action::CreateWorker {
             index: *index,
             attempt: next_attempt(draft, *index, &in_use),
+            replica: near.replica_for(draft, *index),
             avoid: avoid.clone(),
             lost: lost.clone(),
             built_like: built_like.clone(),

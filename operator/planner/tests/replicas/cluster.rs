@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use roundhouse_api::TopologyMode;
 use roundhouse_contract::{Action as Instruction, ProcessEnd, ProcessRestarts, TerminationMessage};
 use roundhouse_contract::{ExitCode, Membership, Reason};
 use roundhouse_planner::testing::{World, raw_job, world_of};
@@ -34,6 +35,8 @@ pub(crate) struct Cluster {
     pub(crate) agents: BTreeMap<String, Agent>,
     /// The only pod whose kubelet shows documents; `None`: all do.
     only: Option<String>,
+    /// Number of pods that got a domain.
+    num_scheduled: u32,
 }
 
 impl Cluster {
@@ -52,7 +55,17 @@ impl Cluster {
             world,
             agents: BTreeMap::new(),
             only: None,
+            num_scheduled: 0,
         }
+    }
+
+    /// The same with a topology for each replica.
+    pub(crate) fn with_topology(replicas: u32, spares: u32, mode: TopologyMode) -> Self {
+        let mut cluster = Self::of(replicas, spares);
+        let scheduling = &mut cluster.world.job.scheduling;
+        scheduling.topology_key = Some("rack".to_owned());
+        scheduling.topology_mode = mode;
+        cluster
     }
 
     /// The same, once it trains.
@@ -127,13 +140,30 @@ impl Cluster {
                 pod.phase = PodPhase::Running;
                 pod.ip = Some(format!("10.0.0.{}", pod.uid));
                 pod.node = Some(format!("n{}", pod.index.unwrap() % 3));
+                self.schedule(at);
             }
+            let pod = &mut self.world.observed.pods[at];
             let end = pod.container.termination.as_ref();
             let has_ended = end.is_some_and(|end| end.restarts == pod.container.restarts);
             if has_ended && pod.phase == PodPhase::Running && !pod.deleting {
                 self.world.restarts(at);
             }
         }
+    }
+
+    /// Chooses a domain for a pod, as the scheduler does: that of a pod with the same label, or
+    /// else one that seems random.
+    fn schedule(&mut self, at: usize) {
+        if self.world.job.scheduling.topology_key.is_none() {
+            return;
+        }
+        let label = self.world.observed.pods[at].replica_label;
+        let pods = self.world.observed.pods.iter();
+        let mut like_it = pods.filter(|it| label.is_some() && it.replica_label == label);
+        let near = like_it.find_map(|it| it.domain.clone().filter(|_| !it.left_domain));
+        self.num_scheduled += 1;
+        let other = format!("rack-{}", self.num_scheduled * 7 / 3 % 3);
+        self.world.observed.pods[at].domain = Some(near.unwrap_or(other));
     }
 
     /// Agents on nodes that answer read their documents, and processes act on them.

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod copies;
+mod domains;
 mod failures;
 mod lives;
 mod places;

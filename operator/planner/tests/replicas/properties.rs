@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
+use roundhouse_api::TopologyMode;
 use roundhouse_planner::{Observed, plan};
 
 use super::cluster::{Cluster, SIZE};
@@ -148,56 +149,96 @@ fn generations_have_whole_replicas_of_one_life(cluster: &Cluster) {
     }
 }
 
+/// Lets the events happen, checks what always holds, and that everything recovers afterwards.
+fn replicas_survive(mut cluster: Cluster, events: &[Event]) {
+    let mut stale = cluster.world.observed.clone();
+    let (mut newest, mut numbers) = (0, BTreeMap::<String, u64>::new());
+    let mut places = BTreeMap::<(u64, u32), String>::new();
+    for (number, event) in events.iter().enumerate() {
+        happen(&mut cluster, &mut stale, number, event);
+        let generation = cluster.world.generation();
+        assert!(generation >= newest, "the number shrank");
+        newest = generation;
+        generations_have_whole_replicas_of_one_life(&cluster);
+        lives_are_in_one_domain(&cluster);
+        for pod in &cluster.world.observed.pods {
+            if let Some(document) = &pod.membership
+                && document.action == roundhouse_contract::Action::Join
+            {
+                assert!(document.generation <= newest, "issued before it was stored");
+                let place = (document.generation, document.node_rank);
+                let holder = places.entry(place).or_insert_with(|| pod.name.clone());
+                assert_eq!(holder, &pod.name, "one place, two holders");
+            }
+            let Some(place) = &pod.replica else { continue };
+            let before = numbers.insert(pod.uid.clone(), place.number).unwrap_or(0);
+            assert!(place.number >= before, "an older life");
+        }
+        let formed = cluster.formed();
+        assert!(formed.len() < 2, "two generations train: {formed:?}");
+    }
+    // Everything answers again.
+    for at in 0..cluster.world.observed.pods.len() {
+        let name = cluster.world.observed.pods[at].name.clone();
+        cluster.is_cut_off(&name, false);
+    }
+    cluster.world.observed.pods.retain(|pod| !pod.deleting);
+    let left: BTreeSet<String> = cluster
+        .world
+        .observed
+        .pods
+        .iter()
+        .map(|it| it.uid.clone())
+        .collect();
+    cluster.agents.retain(|uid, _| left.contains(uid));
+    for round in 0..10 {
+        cluster.world.observed.nonce = format!("{round:030x}ff");
+        cluster.world.seconds_pass(400);
+        cluster.settle();
+    }
+    let status = &cluster.world.observed.status;
+    assert_eq!(
+        cluster.world.state(),
+        "Training",
+        "{:?}",
+        cluster.world.plan()
+    );
+    let nodes = status.membership.as_ref().unwrap().nodes;
+    assert_eq!(nodes, cluster.world.job.replicas, "{status:?}");
+    let wanted = cluster.world.job.num_pods() as usize;
+    assert_eq!(cluster.world.observed.pods.len(), wanted);
+    assert_eq!(cluster.formed(), [cluster.world.generation()]);
+}
+
+/// The pods of a life are in one topology domain, if that is required.
+fn lives_are_in_one_domain(cluster: &Cluster) {
+    if cluster.world.job.topology_of_replicas() != Some(TopologyMode::Required) {
+        return;
+    }
+    let mut domains = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for pod in &cluster.world.observed.pods {
+        if let Some((place, domain)) = pod.replica.as_ref().zip(pod.domain.as_deref()) {
+            domains.entry(&place.life).or_default().insert(domain);
+        }
+    }
+    for (life, domains) in domains {
+        assert_eq!(domains.len(), 1, "{life}: {domains:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn replicas_are_whole_and_recover(
         replicas in 1..4_u32, spares in 0..3_u32, events in events(),
     ) {
-        let mut cluster = Cluster::of(replicas, spares);
-        let mut stale = cluster.world.observed.clone();
-        let (mut newest, mut numbers) = (0, BTreeMap::<String, u64>::new());
-        let mut places = BTreeMap::<(u64, u32), String>::new();
-        for (number, event) in events.iter().enumerate() {
-            happen(&mut cluster, &mut stale, number, event);
-            let generation = cluster.world.generation();
-            assert!(generation >= newest, "the number shrank");
-            newest = generation;
-            generations_have_whole_replicas_of_one_life(&cluster);
-            for pod in &cluster.world.observed.pods {
-                if let Some(document) = &pod.membership
-                    && document.action == roundhouse_contract::Action::Join
-                {
-                    assert!(document.generation <= newest, "issued before it was stored");
-                    let place = (document.generation, document.node_rank);
-                    let holder = places.entry(place).or_insert_with(|| pod.name.clone());
-                    assert_eq!(holder, &pod.name, "one place, two holders");
-                }
-                let Some(place) = &pod.replica else { continue };
-                let before = numbers.insert(pod.uid.clone(), place.number).unwrap_or(0);
-                assert!(place.number >= before, "an older life");
-            }
-            let formed = cluster.formed();
-            assert!(formed.len() < 2, "two generations train: {formed:?}");
-        }
-        // Everything answers again.
-        for at in 0..cluster.world.observed.pods.len() {
-            let name = cluster.world.observed.pods[at].name.clone();
-            cluster.is_cut_off(&name, false);
-        }
-        cluster.world.observed.pods.retain(|pod| !pod.deleting);
-        let left: BTreeSet<String> = cluster.world.observed.pods.iter().map(|it| it.uid.clone()).collect();
-        cluster.agents.retain(|uid, _| left.contains(uid));
-        for round in 0..10 {
-            cluster.world.observed.nonce = format!("{round:030x}ff");
-            cluster.world.seconds_pass(400);
-            cluster.settle();
-        }
-        let status = &cluster.world.observed.status;
-        assert_eq!(cluster.world.state(), "Training", "{:?}", cluster.world.plan());
-        let nodes = status.membership.as_ref().unwrap().nodes;
-        assert_eq!(nodes, cluster.world.job.replicas, "{status:?}");
-        let wanted = cluster.world.job.num_pods() as usize;
-        assert_eq!(cluster.world.observed.pods.len(), wanted);
-        assert_eq!(cluster.formed(), [cluster.world.generation()]);
+        replicas_survive(Cluster::of(replicas, spares), &events);
+    }
+
+    #[test]
+    fn replicas_with_domains_are_whole_and_recover(
+        replicas in 1..4_u32, spares in 0..3_u32, events in events(), is_required in any::<bool>(),
+    ) {
+        let mode = if is_required { TopologyMode::Required } else { TopologyMode::Preferred };
+        replicas_survive(Cluster::with_topology(replicas, spares, mode), &events);
     }
 }

@@ -5,18 +5,76 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::Timestamp;
 use roundhouse_contract::earlier::{self, Earlier};
-use roundhouse_contract::{CopyPair, Membership, ReplicaPlace, labels};
-use roundhouse_planner::status;
+use roundhouse_contract::{CopyPair, Membership, ReplicaPlace, gang, labels};
+use roundhouse_planner::{Action, status};
 use serde_json::{Value, json};
 
 use super::writes::annotations;
 
+/// The write of a pod's annotations or labels with the name of the pod, if the action is one.
+pub(super) fn of(action: &Action) -> Result<Option<(&str, u64, Value)>, serde_json::Error> {
+    let (pod, (content_version, patch)) = match action {
+        Action::IssueMembership {
+            pod,
+            resource_version,
+            membership,
+            earlier,
+        } => (pod, issued(resource_version, membership, earlier)?),
+        Action::PlaceInReplica {
+            pod,
+            resource_version,
+            place,
+        } => (pod, placed(resource_version, place)?),
+        Action::PairCopies {
+            pod,
+            resource_version,
+            pair,
+        } => (pod, paired(resource_version, pair.as_ref())?),
+        Action::EndGroup {
+            pod,
+            resource_version,
+        } => {
+            let ends = annotations(resource_version, &[(gang::KUEUE_RETRIABLE, "false")]);
+            (pod, (0, ends))
+        }
+        Action::LeaveDomain {
+            pod,
+            resource_version,
+        } => (pod, (0, left_domain(resource_version))),
+        Action::LabelReplica {
+            pod,
+            resource_version,
+            replica,
+        } => (pod, replica_label(resource_version, *replica)),
+        Action::CreateService
+        | Action::CreateNetworkPolicy
+        | Action::RepairService { .. }
+        | Action::RepairNetworkPolicy { .. }
+        | Action::ApplyPodGroup { .. }
+        | Action::DeletePodGroup { .. }
+        | Action::CreateWorker { .. }
+        | Action::DeletePod { .. }
+        | Action::DeleteJob { .. } => return Ok(None),
+    };
+    Ok(Some((pod, content_version, patch)))
+}
+
 /// The write of the label that attracts no other pods to the pod's topology domain.
-pub(super) fn left_domain(resource_version: &str) -> Value {
+fn left_domain(resource_version: &str) -> Value {
     json!({"metadata": {
         "resourceVersion": resource_version,
         "labels": {labels::LEFT_DOMAIN: "true"},
     }})
+}
+
+/// The write of the label that says of which replica a pod is, and a number that differs between
+/// replicas.
+fn replica_label(resource_version: &str, replica: Option<u32>) -> (u64, Value) {
+    let patch = json!({"metadata": {
+        "resourceVersion": resource_version,
+        "labels": {labels::REPLICA_INDEX: replica.map(|index| index.to_string())},
+    }});
+    (replica.map_or(0, |index| u64::from(index) + 1), patch)
 }
 
 /// Sets the time of issue. Many documents take time to write, and a worker's patience begins with
@@ -36,7 +94,7 @@ fn content_version(number: u64, repeats: u32) -> u64 {
 }
 
 /// The write of a pod's membership, and a number that differs between its memberships.
-pub(super) fn issued(
+fn issued(
     resource_version: &str,
     membership: &Membership,
     earlier: &[Earlier],
@@ -50,10 +108,7 @@ pub(super) fn issued(
 }
 
 /// The write of a pod's place in a replica, and a number that differs between the places of a pod.
-pub(super) fn placed(
-    resource_version: &str,
-    place: &ReplicaPlace,
-) -> Result<(u64, Value), serde_json::Error> {
+fn placed(resource_version: &str, place: &ReplicaPlace) -> Result<(u64, Value), serde_json::Error> {
     let text = place.to_json()?;
     let patch = annotations(resource_version, &[(labels::REPLICA, &text)]);
     let version = content_version(place.number, place.repeats);
@@ -62,7 +117,7 @@ pub(super) fn placed(
 
 /// The write of a pod's pair of copies, and a number that differs between pairs, their generations
 /// and the end of a pair.
-pub(super) fn paired(
+fn paired(
     resource_version: &str,
     pair: Option<&CopyPair>,
 ) -> Result<(u64, Value), serde_json::Error> {

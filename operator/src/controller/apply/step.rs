@@ -13,14 +13,14 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::Preconditions;
 use roundhouse_api::Gang;
-use roundhouse_contract::{BuiltFrom, gang};
+use roundhouse_contract::BuiltFrom;
 use roundhouse_planner::{Action, ValidatedJob};
 use serde_json::Value;
 
 use super::Applier;
 use super::groups;
-use super::patches::{issued, left_domain, paired, placed};
-use super::writes::{ObjectWriter, annotations, preconditions};
+use super::patches;
+use super::writes::{ObjectWriter, preconditions};
 use crate::controller::error::Error;
 use crate::controller::resources::worker::grouped::GroupedPod;
 use crate::controller::resources::{network_policy, service, worker};
@@ -44,6 +44,7 @@ pub(super) const fn name(action: &Action) -> &'static str {
         Action::PairCopies { .. } => "PairCopies",
         Action::EndGroup { .. } => "EndGroup",
         Action::LeaveDomain { .. } => "LeaveDomain",
+        Action::LabelReplica { .. } => "LabelReplica",
         Action::DeletePod { .. } => "DeletePod",
         Action::DeleteJob { .. } => "DeleteJob",
     }
@@ -62,6 +63,7 @@ pub(super) const fn is_creation(action: &Action) -> bool {
         | Action::PairCopies { .. }
         | Action::EndGroup { .. }
         | Action::LeaveDomain { .. }
+        | Action::LabelReplica { .. }
         | Action::DeletePod { .. }
         | Action::DeletePodGroup { .. }
         | Action::DeleteJob { .. } => false,
@@ -105,52 +107,24 @@ impl Step<'_> {
             Action::CreateWorker {
                 index,
                 attempt,
+                replica,
                 avoid,
                 lost,
                 built_like,
             } => {
-                let pod = self.worker((*index, *attempt), avoid, lost, built_like.as_ref());
+                let attempt = (*index, *attempt);
+                let pod = self.worker(attempt, *replica, avoid, lost, built_like.as_ref());
                 self.create_pod(pod.await?).await
             }
-            Action::IssueMembership {
-                pod,
-                resource_version,
-                membership,
-                earlier,
-            } => {
-                let (version, patch) = issued(resource_version, membership, earlier)?;
-                self.patch_metadata(pod, version, patch).await
-            }
-            Action::PlaceInReplica {
-                pod,
-                resource_version,
-                place,
-            } => {
-                let (version, patch) = placed(resource_version, place)?;
-                self.patch_metadata(pod, version, patch).await
-            }
-            Action::PairCopies {
-                pod,
-                resource_version,
-                pair,
-            } => {
-                let (version, patch) = paired(resource_version, pair.as_ref())?;
-                self.patch_metadata(pod, version, patch).await
-            }
-            Action::EndGroup {
-                pod,
-                resource_version,
-            } => {
-                let patch = annotations(resource_version, &[(gang::KUEUE_RETRIABLE, "false")]);
-                self.patch_metadata(pod, 0, patch).await
-            }
-            Action::LeaveDomain {
-                pod,
-                resource_version,
-            } => {
-                self.patch_metadata(pod, 0, left_domain(resource_version))
-                    .await
-            }
+            Action::IssueMembership { .. }
+            | Action::PlaceInReplica { .. }
+            | Action::PairCopies { .. }
+            | Action::EndGroup { .. }
+            | Action::LeaveDomain { .. }
+            | Action::LabelReplica { .. } => match patches::of(self.action)? {
+                Some((pod, version, patch)) => self.patch_metadata(pod, version, patch).await,
+                None => Ok(()),
+            },
             Action::DeletePod {
                 pod,
                 uid,
@@ -182,6 +156,7 @@ impl Step<'_> {
     async fn worker(
         self,
         (index, attempt): (u32, u32),
+        replica: Option<u32>,
         avoid: &[String],
         lost: &[String],
         built_like: Option<&BuiltFrom>,
@@ -192,6 +167,7 @@ impl Step<'_> {
         let place = worker::Place {
             index,
             attempt,
+            replica,
             avoid: &avoid,
             lost: &lost,
             trainer_image: built_like

@@ -29,6 +29,9 @@ pub struct Place<'a> {
     pub index: u32,
     /// Number of the worker's attempt.
     pub attempt: u32,
+    /// The replica near whose pods it runs, if the job has a topology for each replica; `None` for
+    /// a spare.
+    pub replica: Option<u32>,
     /// Nodes on which the pod must not run.
     pub avoid: &'a [NodeRef],
     /// Nodes that do not answer: the pod runs on others if they have room.
@@ -66,7 +69,7 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
     explain_ends(&mut spec);
     affinity::keep_from(&mut spec, place.avoid);
     affinity::prefer_others(&mut spec, place.lost);
-    affinity::pack(&mut spec, job);
+    affinity::pack(&mut spec, job, place.replica);
     for container in &mut spec.containers {
         if container.name == labels::TRAINER_CONTAINER {
             complete_trainer(container, job, place);
@@ -93,6 +96,10 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
         (labels::WORKER_INDEX.to_owned(), index.to_string()),
         (labels::ATTEMPT.to_owned(), attempt.to_string()),
     ]);
+    let replica = place
+        .replica
+        .map(|index| (labels::REPLICA_INDEX.to_owned(), index.to_string()));
+    all_labels.extend(replica);
     let mut annotations = theirs.annotations.unwrap_or_default();
     let group = names::pod_group(name);
     match job.scheduling.gang {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
+    Affinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
     PreferredSchedulingTerm, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
@@ -17,6 +17,8 @@ use crate::watch::topology::HOSTNAME;
 
 /// The largest weight of a preference.
 const MOST: i32 = 100;
+/// The weight of a preference that counts less than all others.
+const LITTLE: i32 = 10;
 
 /// The nodes of these that the affinity can name, in order.
 pub(super) fn named<'a>(nodes: impl Iterator<Item = &'a NodeRef>) -> Vec<String> {
@@ -77,39 +79,90 @@ pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[NodeRef]) {
     });
 }
 
-/// Places a pod in the topology domain of the other pods of its job: always there, or only if there
-/// is room.
-pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
+/// Places a pod in the topology domain of the other pods of its job, or of its replica: always
+/// there, or only if there is room.
+pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob, replica: Option<u32>) {
     let Some(key) = &job.scheduling.topology_key else {
         return;
     };
-    let with_others = PodAffinityTerm {
-        topology_key: key.clone(),
+    let affinity = spec.affinity.get_or_insert_default();
+    let is_required = job.scheduling.topology_mode == TopologyMode::Required;
+    let near_job = near(job, key, None);
+    match replica {
+        None if job.has_large_replicas() => attract(affinity, near_job, LITTLE),
+        None if is_required => require(affinity, near_job),
+        None => attract(affinity, near_job, MOST),
+        Some(index) => {
+            let index = index.to_string();
+            let of_replica = requirement(labels::REPLICA_INDEX, "In", Some(&index));
+            let near_replica = near(job, key, Some(of_replica));
+            if is_required {
+                require(affinity, near_replica);
+                // The first pod of a replica chooses its domain. One with other replicas may have
+                // no room for the rest.
+                let of_others = requirement(labels::REPLICA_INDEX, "NotIn", Some(&index));
+                repel(affinity, near(job, key, Some(of_others)));
+            } else {
+                attract(affinity, near_replica, MOST);
+                attract(affinity, near_job, LITTLE);
+            }
+        }
+    }
+}
+
+/// The pods of a job that attract others to their domain, or those of them that fulfil a
+/// requirement.
+fn near(job: &ValidatedJob, key: &str, which: Option<LabelSelectorRequirement>) -> PodAffinityTerm {
+    let attracts = requirement(labels::LEFT_DOMAIN, "DoesNotExist", None);
+    PodAffinityTerm {
+        topology_key: key.to_owned(),
         label_selector: Some(LabelSelector {
             match_labels: Some(selector(&job.identity)),
-            match_expressions: Some(vec![LabelSelectorRequirement {
-                key: labels::LEFT_DOMAIN.to_owned(),
-                operator: "DoesNotExist".to_owned(),
-                values: None,
-            }]),
+            match_expressions: Some([attracts].into_iter().chain(which).collect()),
         }),
         ..PodAffinityTerm::default()
-    };
-    let affinity = spec.affinity.get_or_insert_default();
-    let affinity = affinity.pod_affinity.get_or_insert_default();
-    match job.scheduling.topology_mode {
-        TopologyMode::Required => affinity
-            .required_during_scheduling_ignored_during_execution
-            .get_or_insert_default()
-            .push(with_others),
-        TopologyMode::Preferred => affinity
-            .preferred_during_scheduling_ignored_during_execution
-            .get_or_insert_default()
-            .push(WeightedPodAffinityTerm {
-                weight: MOST,
-                pod_affinity_term: with_others,
-            }),
     }
+}
+
+fn requirement(key: &str, operator: &str, value: Option<&str>) -> LabelSelectorRequirement {
+    LabelSelectorRequirement {
+        key: key.to_owned(),
+        operator: operator.to_owned(),
+        values: value.map(|value| vec![value.to_owned()]),
+    }
+}
+
+fn require(affinity: &mut Affinity, term: PodAffinityTerm) {
+    affinity
+        .pod_affinity
+        .get_or_insert_default()
+        .required_during_scheduling_ignored_during_execution
+        .get_or_insert_default()
+        .push(term);
+}
+
+fn attract(affinity: &mut Affinity, pod_affinity_term: PodAffinityTerm, weight: i32) {
+    affinity
+        .pod_affinity
+        .get_or_insert_default()
+        .preferred_during_scheduling_ignored_during_execution
+        .get_or_insert_default()
+        .push(WeightedPodAffinityTerm {
+            weight,
+            pod_affinity_term,
+        });
+}
+
+fn repel(affinity: &mut Affinity, pod_affinity_term: PodAffinityTerm) {
+    affinity
+        .pod_anti_affinity
+        .get_or_insert_default()
+        .preferred_during_scheduling_ignored_during_execution
+        .get_or_insert_default()
+        .push(WeightedPodAffinityTerm {
+            weight: LITTLE,
+            pod_affinity_term,
+        });
 }
 
 /// A term that none of these nodes matches. Requirements of a node's name may have only one value

@@ -28,6 +28,7 @@ fn place<'a>(index: u32, attempt: u32) -> Place<'a> {
     Place {
         index,
         attempt,
+        replica: None,
         avoid: &[],
         lost: &[],
         trainer_image: "trainer:1",

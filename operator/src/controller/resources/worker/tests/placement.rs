@@ -211,3 +211,54 @@ fn topology_adds_pod_affinity_beside_the_templates() {
     let required = &preferred["requiredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(required.as_array().unwrap().len(), 1);
 }
+
+#[test]
+fn pods_of_large_replicas_are_placed_near_their_replica() {
+    let of = |mode: &str, replica: Option<u32>| {
+        let mut raw = raw(&json!({}));
+        raw["spec"]["scheduling"] = json!({"topologyKey": "rack", "topologyMode": mode});
+        raw["spec"]["workers"]["podsPerReplica"] = json!(2);
+        raw["spec"]["trainer"]["parallel"] = json!({"shard": "Zero1"});
+        let job = validate(&serde_json::from_value(raw).unwrap()).unwrap();
+        let place = Place {
+            replica,
+            ..place(6, 0)
+        };
+        serde_json::to_value(build(&job, place).unwrap()).unwrap()
+    };
+    let to = |which: &[Value]| {
+        let attracts = json!({"key": "roundhouse.dev/left-domain", "operator": "DoesNotExist"});
+        let all: Vec<&Value> = std::iter::once(&attracts).chain(which).collect();
+        json!({"topologyKey": "rack", "labelSelector": {
+            "matchLabels": {"roundhouse.dev/job-uid": "u-1"}, "matchExpressions": all,
+        }})
+    };
+    let index = |operator: &str| json!({"key": "roundhouse.dev/replica-index", "operator": operator, "values": ["3"]});
+    let required = of("Required", Some(3));
+    assert_eq!(
+        required["metadata"]["labels"]["roundhouse.dev/replica-index"],
+        "3"
+    );
+    let others = json!({"weight": 10, "podAffinityTerm": to(&[index("NotIn")])});
+    assert_eq!(
+        required["spec"]["affinity"],
+        json!({
+            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [to(&[index("In")])]},
+            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [others]},
+        })
+    );
+    let preferred = of("Preferred", Some(3));
+    let with_replica = json!({"weight": 100, "podAffinityTerm": to(&[index("In")])});
+    let with_job = json!({"weight": 10, "podAffinityTerm": to(&[])});
+    assert_eq!(
+        preferred["spec"]["affinity"]["podAffinity"],
+        json!({"preferredDuringSchedulingIgnoredDuringExecution": [with_replica, with_job]})
+    );
+    let spare = of("Required", None);
+    assert_eq!(
+        spare["spec"]["affinity"],
+        json!({"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [with_job]}})
+    );
+    let label = &spare["metadata"]["labels"]["roundhouse.dev/replica-index"];
+    assert_eq!(*label, Value::Null);
+}
