@@ -228,7 +228,6 @@ async fn each_replica_of_several_pods_is_in_one_rack() {
     for racks in first.values() {
         assert!(racks.iter().all(|rack| *rack == racks[0]), "{first:?}");
     }
-    assert_ne!(first["0"], first["1"]);
 
     let before = env.uids(NAMESPACE).await;
     for pod in ["digits-worker-1-0", "digits-worker-4-0"] {

@@ -27,7 +27,7 @@ use crate::status::waiting;
 use crate::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
 use crate::worker_state;
-use crate::workers::{leave_domain, near, owned_objects};
+use crate::workers::{leave_domain, owned_objects, replica_labels};
 
 #[must_use]
 pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
@@ -120,12 +120,12 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
     // plan that raises a generation removes surplus workers at once: they were chosen from the
     // previous generation (for example its straggler).
     if !draft.recorded {
-        near::label(draft);
-        owned_objects::remove_surplus(draft);
+        owned_objects::remove_surplus(draft, barrier.is_some() || draft.rejection.is_some());
         if reason == PlanReason::Training {
             reissue::late(draft);
             copy_pairs::keep(draft);
         }
+        replica_labels::correct(draft);
     }
     match barrier {
         Some(barrier) => owned_objects::report_barrier(draft, barrier, reason),

@@ -88,8 +88,8 @@ pub enum Action {
         /// Index of the worker in its job, from 0.
         index: u32,
         attempt: u32,
-        /// The replica near whose pods it is placed, if the job has a topology for each replica;
-        /// `None` for a spare.
+        /// The replica whose topology domain the pod should share; `None` for a spare, and in jobs
+        /// without a domain for each replica.
         replica: Option<u32>,
         /// Nodes on which it must not be placed.
         avoid: Vec<String>,
@@ -138,12 +138,12 @@ pub enum Action {
         pod: String,
         resource_version: String,
     },
-    /// Write in a pod's label of which replica it is, if it is still the pod that was observed.
+    /// Write the label of a pod that names its replica, if it is still the pod that was observed.
     LabelReplica {
         /// Name of the pod.
         pod: String,
         resource_version: String,
-        /// `None`: it is a spare.
+        /// `None` removes the label: the pod is a spare.
         replica: Option<u32>,
     },
     /// Delete a pod, if it is still the pod that was observed.
@@ -175,8 +175,9 @@ pub enum DeleteReason {
     Outdated,
     /// Fewer workers are wanted.
     ScaledDown,
-    /// It is in another topology domain than all replicas that lack a pod.
-    OtherDomain,
+    /// It fits no replica that lacks a pod: it is in another topology domain, or was created for
+    /// the domain of another replica.
+    FitsNoReplica,
     /// It has ended and does not restart; another attempt replaces it.
     Replaced,
     /// Its node has a fault; another attempt replaces it on another node.

@@ -40,7 +40,7 @@ pub(crate) struct Replicas<'a> {
     pub(crate) spares: Vec<&'a Pod>,
     /// How many of these can take a place now.
     pub(crate) num_fit_spares: usize,
-    /// Pods beyond the wanted number that have no place, or beside a later attempt.
+    /// Pods to delete: beyond the wanted number, beside a later attempt, or fitting no replica.
     pub(crate) surplus: Vec<(&'a Pod, DeleteReason)>,
     /// For each missing pod of a wanted replica the index of the replica, in order.
     pub(crate) holes: Vec<u32>,

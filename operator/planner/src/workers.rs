@@ -4,6 +4,6 @@ pub(crate) mod delete;
 pub(crate) mod group;
 pub(crate) mod kueue;
 pub(crate) mod leave_domain;
-pub(crate) mod near;
 pub(crate) mod owned_objects;
 mod replace;
+pub(crate) mod replica_labels;

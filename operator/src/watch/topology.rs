@@ -64,7 +64,7 @@ struct Labels(Mutex<HashMap<Label, Known>>);
 
 #[derive(Debug)]
 struct Known {
-    /// `None`: the read is in flight or failed, or the node does not have the label.
+    /// `None`: the first read is in flight or failed, or the node does not have the label.
     value: Option<String>,
     /// Whether a read is in flight.
     is_asked: bool,
@@ -117,6 +117,12 @@ impl Labels {
         );
     }
 
+    /// The read has failed. The value that is known stays.
+    fn failed(&self, label: Label) {
+        let value = self.lock().get(&label).and_then(|it| it.value.clone());
+        self.answered(label, value);
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Label, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,6 +143,8 @@ mod tests {
             "the read is in progress"
         );
         labels.answered(label.clone(), Some("a".to_owned()));
+        labels.failed(label.clone());
+        assert_eq!(labels.domain("n1", "rack").as_deref(), Some("a"));
         assert_eq!(labels.begin(&label), (false, false));
         assert_eq!(labels.domain("n1", "rack").as_deref(), Some("a"));
         assert_eq!(labels.domain("n2", "rack"), None);

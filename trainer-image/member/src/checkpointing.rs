@@ -101,7 +101,7 @@ impl Checkpointing {
         let directory = Directory::new(settings.dir.clone());
         let copies = LocalCopies::prepare(launch, &identity, &table)?;
         if let Some(copies) = &copies {
-            reporter.keeps_copies(copies.want_second_ones());
+            reporter.keeps_copies(copies.expect_second_copies());
         }
         let mut checkpointing = Self {
             every_steps: settings.every_steps,

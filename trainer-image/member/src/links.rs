@@ -211,15 +211,17 @@ impl Links {
         Ok(Some(sums))
     }
 
-    /// Checks that no sibling has ended. It returns at once.
+    /// Checks that no sibling has closed its connection. It returns at once.
     ///
     /// # Errors
-    /// [`Failure::ReplicaLost`] if one has.
+    /// [`Failure::ReplicaLost`] if one has, or if a socket has failed.
     pub fn check(&self) -> Result<(), Failure> {
         for sibling in &self.siblings {
             match sibling.stream.is_closed() {
                 Ok(false) => {}
                 Ok(true) => return Err(sibling.is_lost(&ErrorKind::UnexpectedEof.into())),
+                // The process has received a signal.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(sibling.is_lost(&error)),
             }
         }

@@ -227,8 +227,9 @@ impl LocalCopies {
         self.settings.pair_file.is_some()
     }
 
-    /// Whether other pods should hold copies, too. There may be none that can.
-    pub(crate) fn want_second_ones(&self) -> bool {
+    /// Whether `peerCopies` is set, so that other pods should hold copies, too. At the moment none
+    /// may be able to.
+    pub(crate) fn expect_second_copies(&self) -> bool {
         let pods = self.pods.as_ref();
         self.have_pairs() || pods.is_some_and(|it| !it.replica.holders.is_empty())
     }

@@ -100,17 +100,18 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// Returns the next action. In the lobby it waits until there is one, and calls `check` once
-    /// per second: whether the replica of this process is whole.
+    /// Returns the next action. In the lobby it waits until there is one, and calls `check` every
+    /// second, which fails if a process of this replica has ended.
     ///
     /// # Errors
-    /// That of `check`, unless this process ends in order: then its siblings may end before it.
+    /// The error of `check`, unless this process leaves or exits.
     pub fn next_todo<E>(&mut self, mut check: impl FnMut() -> Result<(), E>) -> Result<Todo, E> {
         loop {
             if let Some(todo) = self.next_todo_within(CHECK_INTERVAL) {
                 return Ok(todo);
             }
             if let Err(lost) = check() {
+                // If both processes are leaving, the sibling may end first. That is not a loss.
                 return match self.next_todo_within(Duration::ZERO) {
                     Some(todo @ (Todo::SaveAlone | Todo::Exit(_))) => Ok(todo),
                     Some(Todo::Form(_) | Todo::Step) | None => Err(lost),

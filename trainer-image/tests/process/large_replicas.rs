@@ -123,8 +123,6 @@ fn process_in_the_lobby_ends_if_a_sibling_does() {
     let mut job = with_replica_in_lobby(0, "-KILL", volume.path());
     job.signal(1, "-KILL");
     assert_eq!(job.exit_code(0), Some(75), "{}", job.logs());
-    let words = "process 1 of this worker is gone";
-    assert!(job.logs().contains(words), "{}", job.logs());
 }
 
 #[test]

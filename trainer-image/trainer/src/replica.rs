@@ -199,7 +199,7 @@ impl Replica {
     /// Checks that no other process of the replica has ended.
     ///
     /// # Errors
-    /// One has, so this one has to end.
+    /// The failure of a lost process, if one has: this one has to end, too.
     pub fn check(&self) -> Result<(), Failure> {
         Ok(self.links.check()?)
     }

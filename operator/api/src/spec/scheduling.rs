@@ -20,10 +20,9 @@ pub struct Scheduling {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// Label of nodes whose value names a part of the network, such as a rack. The workers are
-    /// placed on nodes with one value, and workers of one value get neighbouring ranks. With
-    /// `workers.podsPerReplica`, the pods of each replica are placed on nodes with one value.
-    /// Immutable while the job is not suspended.
+    /// Label of nodes whose value names a part of the network, such as a rack. All workers are
+    /// placed on nodes with one value; with `workers.podsPerReplica`, the pods of each replica are.
+    /// Workers of one value get neighbouring ranks. Immutable while the job is not suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 316))]
     pub topology_key: Option<String>,
@@ -32,13 +31,14 @@ pub struct Scheduling {
     pub topology_mode: TopologyMode,
 }
 
-/// What happens if the nodes with one value of `topologyKey` have no room for all workers.
+/// What happens if the nodes with one value of `topologyKey` have no room for all workers, or for
+/// all pods of a replica.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TopologyMode {
-    /// The other workers are placed on other nodes.
+    /// The other pods are placed on other nodes.
     #[default]
     Preferred,
-    /// The other workers wait.
+    /// The other pods wait. A spare replaces only pods of its own domain.
     Required,
 }
 

@@ -1,18 +1,18 @@
 //! Gives each pod its place in a replica.
 //!
-//! A pod that has a document of a place keeps it. All other pods are interchangeable: they fill
-//! holes, those that run before those that do not yet, and the rest are spares. If a pod cannot
-//! train (it failed, or its node does not answer or is bad) and a spare can, the spare takes its
-//! place at once. At least one pod stays: its agent ends the processes of the life before, so they
-//! cannot train beside the new ones. A replica whose pods are all out of touch keeps its places,
-//! because its processes may still train.
+//! A pod that has a document of a place keeps it. All other pods are interchangeable, within a
+//! topology domain if the job requires it. They fill holes, those that run before those that do not
+//! yet, and the rest are spares. If a pod cannot train (it failed, or its node does not answer or
+//! is bad) and a spare can, the spare takes its place at once. At least one pod stays: its agent
+//! ends the processes of the life before, so they cannot train beside the new ones. A replica whose
+//! pods are all out of touch keeps its places, because its processes may still train.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
-use super::domains::Domains;
+use super::domains::DomainRule;
 use super::fill::{fill, merge};
 use super::former::{former, leaving};
 use super::{Replica, Replicas};
@@ -38,20 +38,14 @@ pub(super) fn assign<'a>(
     let is_fit = |pod: &Pod| pod.phase == PodPhase::Running && pod.ip.is_some() && !is_out(pod);
     let (mut places, mut free) = claims(&pods, size);
     let fit = free.iter().copied().filter(|pod| is_fit(pod)).collect();
-    let domains = Domains::of(job);
-    let displaced = vacate(&mut places, fit, domains, is_out);
+    let rule = DomainRule::of(job);
+    let displaced = vacate(&mut places, fit, rule, is_out);
     add_missing(&mut places, job.replicas, size);
-    merge(&mut places, job.replicas as usize, domains, is_fit);
-    let holes = fill(&mut places, job.replicas, &mut free, domains, is_fit);
+    merge(&mut places, job.replicas as usize, rule, is_fit);
+    let holes = fill(&mut places, job.replicas, &mut free, rule, is_fit);
     let mut spares: Vec<&Pod> = free.into_iter().chain(displaced).collect();
     // Those that can train stay.
     spares.sort_by_key(|pod| (!is_fit(pod), pod.index));
-    let gone = stuck(&mut spares, job, &holes, |index, pod| {
-        let replica = places.get(&index);
-        let is_replaced = is_out(pod) || pod.phase == PodPhase::Failed;
-        is_replaced || replica.is_some_and(|it| domains.may_join(index, it, pod))
-    });
-    surplus.extend(gone.into_iter().map(|pod| (pod, DeleteReason::OtherDomain)));
     let all = places
         .into_iter()
         .filter(|(_, pods)| pods.iter().any(Option::is_some));
@@ -59,7 +53,19 @@ pub(super) fn assign<'a>(
         .map(|(index, pods)| (index, Replica::new(index, pods)))
         .collect();
     let former = former(&all, &spares, size);
-    // No spare goes while the job lacks pods: it may get a place.
+    let misplaced = misplaced(&mut spares, job, &holes, |index, pod| {
+        let pods = all.get(&index).map_or(&[][..], |replica| &replica.pods);
+        let is_replaced = is_out(pod) || pod.phase == PodPhase::Failed;
+        // The life of before may still train.
+        let is_in_use = former.iter().any(|it| it.has(pod));
+        is_replaced || is_in_use || rule.may_join(index, pods, pod)
+    });
+    surplus.extend(
+        misplaced
+            .into_iter()
+            .map(|pod| (pod, DeleteReason::FitsNoReplica)),
+    );
+    // No other spare goes while the job lacks pods: it may get a place.
     let is_short = pods.len() <= job.num_pods() as usize;
     let num_kept = if is_short {
         spares.len()
@@ -133,7 +139,7 @@ fn claims<'a>(pods: &BTreeMap<u32, &'a Pod>, size: usize) -> (Places<'a>, Vec<&'
 fn vacate<'a>(
     places: &mut Places<'a>,
     mut fit: Vec<&Pod>,
-    domains: Domains,
+    rule: DomainRule,
     is_out: impl Fn(&Pod) -> bool,
 ) -> Vec<&'a Pod> {
     let mut displaced = Vec::new();
@@ -152,7 +158,7 @@ fn vacate<'a>(
                 pod.phase == PodPhase::Failed || is_out(pod) && !(trains && pod.unreachable)
             };
             let mut others = fit.iter();
-            let other = others.position(|pod| domains.may_join(*index, &staying, pod));
+            let other = others.position(|pod| rule.may_join(*index, &staying, pod));
             if let Some(other) = other
                 && let Some(pod) = slot.take_if(goes)
             {
@@ -164,24 +170,20 @@ fn vacate<'a>(
     displaced
 }
 
-/// Takes pods that fit into no hole from the spares, if they are more than the job wants beside
-/// those that its replicas lack: a later pod is created for one of them.
-fn stuck<'a>(
+/// Removes the spares that fit no hole, first those that cannot train, while there are more spares
+/// than the job wants. Each of them is created again for a replica that lacks a pod.
+fn misplaced<'a>(
     spares: &mut Vec<&'a Pod>,
     job: &ValidatedJob,
     holes: &[u32],
     may_come: impl Fn(u32, &Pod) -> bool,
 ) -> Vec<&'a Pod> {
-    let mut excess = spares
-        .len()
-        .saturating_sub(job.spares as usize)
-        .min(holes.len());
-    let is_stuck = |pod: &mut &'a Pod| {
-        let goes = excess > 0 && !holes.iter().any(|index| may_come(*index, pod));
-        excess -= usize::from(goes);
-        goes
-    };
-    spares.extract_if(.., is_stuck).collect()
+    let num_excess = spares.len().saturating_sub(job.spares as usize);
+    let fits = |pod: &Pod| holes.iter().any(|index| may_come(*index, pod));
+    let last_first = (0..spares.len()).rev();
+    let going = last_first.filter(|at| spares.get(*at).is_some_and(|pod| !fits(pod)));
+    let going: Vec<usize> = going.take(num_excess.min(holes.len())).collect();
+    going.into_iter().map(|at| spares.remove(at)).collect()
 }
 
 /// Adds the missing replicas, with the lowest free indices.

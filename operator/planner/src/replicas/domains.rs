@@ -13,46 +13,49 @@ use crate::validate::ValidatedJob;
 /// The pods of a replica by their places; `None` for a missing one.
 type Places<'a> = [Option<&'a Pod>];
 
-/// The rules of a job for the domains of its pods.
+/// How strictly the pods of a replica share a topology domain.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Domains {
+pub(super) struct DomainRule {
     mode: Option<TopologyMode>,
 }
 
-impl Domains {
+impl DomainRule {
     pub(super) fn of(job: &ValidatedJob) -> Self {
         Self {
             mode: job.topology_of_replicas(),
         }
     }
 
-    /// Whether the pods of a replica belong into one domain.
-    pub(super) const fn matter(self) -> bool {
+    /// Whether the pods of a replica should share a domain.
+    pub(super) const fn is_set(self) -> bool {
         self.mode.is_some()
     }
 
     /// Whether pods of a replica may be in several domains if there is no room in one.
-    pub(super) fn are_preferred(self) -> bool {
+    pub(super) fn is_preferred(self) -> bool {
         self.mode == Some(TopologyMode::Preferred)
     }
 
-    /// Whether a pod is in the domain of a replica. A domain that is not known may be any.
+    /// Whether the pod is in a domain of one of the replica's pods. True if its own domain, or all
+    /// of theirs, are unknown.
     pub(super) fn is_near(self, replica: &Places<'_>, pod: &Pod) -> bool {
         if self.mode.is_none() || pod.domain.is_none() {
             return true;
         }
-        let present = replica.iter().flatten();
-        let mut known = present.map(|it| &it.domain).filter(|it| it.is_some());
-        let first = known.next();
-        first.is_none_or(|first| *first == pod.domain || known.any(|it| *it == pod.domain))
+        let domains = replica.iter().flatten().map(|it| &it.domain);
+        let mut known = domains.filter(|it| it.is_some()).peekable();
+        known.peek().is_none() || known.any(|it| *it == pod.domain)
     }
 
-    /// Whether a pod may take a place in a replica.
+    /// Whether the pod may take a place in the replica with this index. With `Required`, a pod
+    /// whose domain is unknown fits only the replica that its label names.
     pub(super) fn may_join(self, index: u32, replica: &Places<'_>, pod: &Pod) -> bool {
         if self.mode != Some(TopologyMode::Required) {
             return true;
         }
-        let is_bound = pod.node.is_none() && pod.replica_label.is_some_and(|it| it != index);
-        !is_bound && self.is_near(replica, pod)
+        if pod.domain.is_none() {
+            return pod.replica_label == Some(index);
+        }
+        self.is_near(replica, pod)
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::assign::Places;
-use super::domains::Domains;
+use super::domains::DomainRule;
 use crate::observed::Pod;
 
 /// Completes a replica with pods of others, if each of them lacks a pod and none of them trains:
@@ -12,77 +12,98 @@ use crate::observed::Pod;
 pub(super) fn merge(
     places: &mut Places<'_>,
     num_replicas: usize,
-    domains: Domains,
+    rule: DomainRule,
     is_fit: impl Fn(&Pod) -> bool,
 ) {
     let num_fit = |pods: &[Option<&Pod>]| pods.iter().flatten().filter(|pod| is_fit(pod)).count();
     let trains = |pods: &[Option<&Pod>]| pods.iter().flatten().any(|pod| pod.ready);
-    let mut torn: Vec<(usize, Reverse<u32>)> = places
+    let mut torn: Vec<(Reverse<usize>, u32)> = places
         .iter()
         .filter(|(_, pods)| !trains(pods) && num_fit(pods) < pods.len())
-        .map(|(index, pods)| (num_fit(pods), Reverse(*index)))
+        .map(|(index, pods)| (Reverse(num_fit(pods)), *index))
         .collect();
     // While one replica trains, the others wait for their own pods.
     if torn.len() < places.len().min(num_replicas) || torn.len() < 2 {
         return;
     }
+    // The replica with the most pods needs the fewest others.
     torn.sort_unstable();
-    let Some((_, Reverse(target))) = torn.pop() else {
-        return;
-    };
-    let Some(mut pods) = places.remove(&target) else {
-        return;
-    };
-    let staying: Vec<Option<&Pod>> = pods.iter().map(|it| it.filter(|pod| is_fit(pod))).collect();
-    let may_come = |pod: &Pod| is_fit(pod) && domains.may_join(target, &staying, pod);
-    let missing = pods.len() - num_fit(&pods);
-    let others = torn
+    let torn: Vec<u32> = torn.into_iter().map(|(_, index)| index).collect();
+    let _ = torn
         .iter()
-        .filter_map(|(_, Reverse(index))| places.get(index));
-    let available = others.flatten().flatten().filter(|pod| may_come(pod));
-    if available.count() >= missing {
-        let donors = torn
-            .iter()
-            .filter_map(|(_, Reverse(index))| places.remove_entry(index));
-        let mut donors: Vec<(u32, Vec<Option<&Pod>>)> = donors.collect();
-        let mut given = donors.iter_mut().flat_map(|(_, pods)| pods.iter_mut());
-        for slot in &mut pods {
-            if slot.is_some_and(&is_fit) {
-                continue;
-            }
-            let donor = given.find(|donor| donor.is_some_and(may_come));
-            if let Some(donor) = donor {
-                // A pod that cannot train takes the place of the one that can.
-                std::mem::swap(slot, donor);
-            }
-        }
-        places.extend(donors);
-    }
-    places.insert(target, pods);
+        .any(|target| complete(places, *target, &torn, rule, &is_fit));
 }
 
-/// Fills holes with free pods, first in the replicas with the fewest holes. Returns the index of
-/// the replica for each hole that is left, in order.
+/// Completes this replica with pods of the other torn ones, those with the fewest pods first.
+/// Returns whether they have enough.
+fn complete(
+    places: &mut Places<'_>,
+    target: u32,
+    torn: &[u32],
+    rule: DomainRule,
+    is_fit: impl Fn(&Pod) -> bool,
+) -> bool {
+    let Some(pods) = places.get(&target) else {
+        return false;
+    };
+    let mut whole: Vec<Option<&Pod>> = pods.iter().map(|it| it.filter(|pod| is_fit(pod))).collect();
+    let others = torn.iter().rev().filter(|index| **index != target);
+    let others = others.flat_map(|index| {
+        let pods = places.get(index).into_iter().flatten().enumerate();
+        pods.filter_map(move |(at, pod)| Some((*index, at, (*pod)?)))
+    });
+    let mut donors: Vec<(u32, usize, &Pod)> = others.filter(|(.., pod)| is_fit(pod)).collect();
+    let mut moves = Vec::new();
+    for hole in 0..whole.len() {
+        if whole.get(hole).is_none_or(Option::is_some) {
+            continue;
+        }
+        let found = donors
+            .iter()
+            .position(|(.., pod)| rule.may_join(target, &whole, pod));
+        let Some(found) = found else {
+            return false;
+        };
+        let (donor, at, pod) = donors.remove(found);
+        if let Some(slot) = whole.get_mut(hole) {
+            *slot = Some(pod);
+        }
+        moves.push((hole, donor, at));
+    }
+    for (hole, donor, at) in moves {
+        let given = places.get_mut(&donor).and_then(|pods| pods.get_mut(at));
+        let given = given.and_then(Option::take);
+        let slot = places.get_mut(&target).and_then(|pods| pods.get_mut(hole));
+        let unfit = slot.and_then(|slot| std::mem::replace(slot, given));
+        // A pod that cannot train takes the place of the one that can.
+        if let Some(slot) = places.get_mut(&donor).and_then(|pods| pods.get_mut(at)) {
+            *slot = unfit;
+        }
+    }
+    true
+}
+
+/// Fills holes with free pods, first in the replicas with the fewest holes. Returns the holes that
+/// are left in wanted replicas, each as the index of its replica, sorted.
 pub(super) fn fill<'a>(
     places: &mut Places<'a>,
-    wanted: u32,
+    num_wanted: u32,
     free: &mut Vec<&'a Pod>,
-    domains: Domains,
+    rule: DomainRule,
     is_fit: impl Fn(&Pod) -> bool,
 ) -> Vec<u32> {
-    let num_holes = |pods: &[Option<&Pod>]| pods.iter().filter(|pod| pod.is_none()).count();
     let mut replicas: Vec<(usize, u32)> = places
         .iter()
         .map(|(index, pods)| (num_holes(pods), *index))
         .collect();
     replicas.sort_unstable();
     // A surplus replica goes: it gets no more pods.
-    replicas.truncate(wanted as usize);
+    replicas.truncate(num_wanted as usize);
     replicas.retain(|(holes, _)| *holes > 0);
     let pods = free.drain(..);
     let mut by_index: BTreeMap<u32, &'a Pod> =
         pods.filter_map(|pod| Some((pod.index?, pod))).collect();
-    for round in rounds(domains) {
+    for round in rounds(rule) {
         if by_index.is_empty() {
             break;
         }
@@ -93,36 +114,55 @@ pub(super) fn fill<'a>(
             in_order: come.clone().map(|(index, _)| *index).collect(),
             pods: come.map(|(index, pod)| (*index, *pod)).collect(),
         };
-        for (_, replica) in &replicas {
-            let Some(pods) = places.get_mut(replica) else {
-                continue;
-            };
-            for source in round.sources {
-                for at in 0..pods.len() {
-                    if pods.get(at).is_none_or(Option::is_some) {
-                        continue;
-                    }
-                    let fits = |pod: &Pod| {
-                        let is_there = !round.must_be_near || domains.is_near(pods, pod);
-                        is_there && domains.may_join(*replica, pods, pod)
-                    };
-                    let found = candidates.take(*source, (*replica, at, pods.len()), fits);
-                    if let Some((hole, (index, pod))) = pods.get_mut(at).zip(found) {
-                        *hole = Some(pod);
-                        by_index.remove(&index);
-                    }
-                }
+        for (_, index) in &replicas {
+            let pods = places.get_mut(index);
+            let taken = pods.map(|pods| fill_replica(*index, pods, &round, &mut candidates, rule));
+            for pod in taken.into_iter().flatten() {
+                by_index.remove(&pod);
             }
         }
     }
     free.extend(by_index.into_values());
     let left = replicas.iter().flat_map(|(_, index)| {
-        let holes = places.get(index).map_or(0, |pods| num_holes(pods));
-        std::iter::repeat_n(*index, holes)
+        let num = places.get(index).map_or(0, |pods| num_holes(pods));
+        std::iter::repeat_n(*index, num)
     });
     let mut left: Vec<u32> = left.collect();
     left.sort_unstable();
     left
+}
+
+fn num_holes(pods: &[Option<&Pod>]) -> usize {
+    pods.iter().filter(|pod| pod.is_none()).count()
+}
+
+/// Fills the holes of one replica, and returns the own indices of the pods that it gets.
+fn fill_replica<'a>(
+    index: u32,
+    pods: &mut [Option<&'a Pod>],
+    round: &Round,
+    candidates: &mut Candidates<'a>,
+    rule: DomainRule,
+) -> Vec<u32> {
+    let size = pods.len();
+    let mut taken = Vec::new();
+    for source in round.sources {
+        for at in 0..size {
+            if pods.get(at).is_none_or(Option::is_some) {
+                continue;
+            }
+            let fits = |pod: &Pod| {
+                let is_there = !round.must_be_near || rule.is_near(pods, pod);
+                is_there && rule.may_join(index, pods, pod)
+            };
+            let found = candidates.take(*source, (index, at, size), fits);
+            if let Some((hole, (own, pod))) = pods.get_mut(at).zip(found) {
+                *hole = Some(pod);
+                taken.push(own);
+            }
+        }
+    }
+    taken
 }
 
 /// Which pod a hole gets.
@@ -130,7 +170,7 @@ pub(super) fn fill<'a>(
 enum Source {
     /// The pod whose index suggests this place: then the places of a new job follow the indices.
     OwnIndex,
-    /// A pod that was created for this replica.
+    /// A pod whose label names this replica.
     Label,
     Any,
 }
@@ -144,9 +184,9 @@ struct Round {
     sources: &'static [Source],
 }
 
-/// The passes in their order. A pod that runs comes before one that does not yet, although it is in
-/// another domain.
-fn rounds(domains: Domains) -> Vec<Round> {
+/// The passes in their order. A running pod comes before one that does not run yet, even if it is
+/// in another domain.
+fn rounds(rule: DomainRule) -> Vec<Round> {
     const NEAR: &[Source] = &[Source::OwnIndex, Source::Label, Source::Any];
     let mut rounds = Vec::new();
     for must_run in [true, false] {
@@ -157,12 +197,12 @@ fn rounds(domains: Domains) -> Vec<Round> {
                 sources,
             });
         };
-        if domains.are_preferred() {
+        if rule.is_preferred() {
             // A replica is completed with pods of its domain, even if they were created for others.
             add(true, NEAR);
         }
         add(false, &[Source::OwnIndex]);
-        if domains.matter() {
+        if rule.is_set() {
             add(false, &[Source::Label]);
         }
         add(false, &[Source::Any]);

@@ -123,8 +123,8 @@ impl ValidatedJob {
         self.pods_per_replica > 1
     }
 
-    /// How strictly the pods of each replica belong into one topology domain; `None` if the job has
-    /// no topology, or one for all of its workers.
+    /// How strictly the pods of each replica must share a topology domain; `None` if the job has no
+    /// topology, or a replica has one pod.
     #[must_use]
     pub fn topology_of_replicas(&self) -> Option<TopologyMode> {
         let has = self.has_large_replicas() && self.scheduling.topology_key.is_some();

@@ -14,7 +14,7 @@ pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
             DeleteReason::Suspended | DeleteReason::Outdated => None,
             DeleteReason::JobEnded
             | DeleteReason::ScaledDown
-            | DeleteReason::OtherDomain
+            | DeleteReason::FitsNoReplica
             | DeleteReason::Replaced
             | DeleteReason::BadNode
             | DeleteReason::NodeLost

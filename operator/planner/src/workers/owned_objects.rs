@@ -1,6 +1,6 @@
 //! The objects of a job: Service, NetworkPolicy, PodGroup, and one pod for each worker.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use roundhouse_api::{
@@ -12,12 +12,13 @@ use crate::built;
 use crate::draft::{Draft, event};
 use crate::failures::{nodes, replacements};
 use crate::observed::{Pod, Presence, Repair};
-use crate::plan::{Action, MAX_ACTIONS, PlanReason};
+use crate::plan::{Action, DeleteReason, MAX_ACTIONS, PlanReason};
 use crate::replicas::Replica;
 use crate::status::bounded;
 use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
-use crate::workers::{group, kueue, near};
+use crate::workers::replica_labels::{self, OpenPlaces};
+use crate::workers::{group, kueue};
 
 /// Maximum number of pods that one plan creates. Between two plans the job is observed again: it
 /// may have been deleted meanwhile.
@@ -240,6 +241,11 @@ fn make_workers(draft: &mut Draft<'_>) {
     indices.sort_unstable();
     let room = kueue::room(draft);
     indices.truncate(BATCH.min(room.unwrap_or(BATCH)));
+    let mut places = OpenPlaces::of(draft);
+    let places = indices.iter().map(|index| places.next_for(draft, *index));
+    let places: BTreeMap<u32, Option<u32>> = indices.iter().copied().zip(places).collect();
+    // The labels of the pods that a pod should be near come before it.
+    indices.retain(|index| !replica_labels::are_wrong(draft, places.get(index).copied().flatten()));
     let in_use = if indices.is_empty() {
         HashSet::new()
     } else {
@@ -252,12 +258,11 @@ fn make_workers(draft: &mut Draft<'_>) {
     } else {
         built::record_of_run(pods, &job.built_from, job.generation)
     };
-    let mut near = near::Near::of(draft);
     for index in &indices {
         draft.actions.push(Action::CreateWorker {
             index: *index,
             attempt: next_attempt(draft, *index, &in_use),
-            replica: near.replica_for(draft, *index),
+            replica: places.get(index).copied().flatten(),
             avoid: avoid.clone(),
             lost: lost.clone(),
             built_like: built_like.clone(),
@@ -273,10 +278,15 @@ fn make_workers(draft: &mut Draft<'_>) {
     draft.actions.extend(gone);
 }
 
-/// Deletes surplus workers with the reason of each.
-pub(crate) fn remove_surplus(draft: &mut Draft<'_>) {
+/// Deletes surplus workers with the reason of each. A pod that fits no replica stays until it
+/// attracts no others, and while nothing takes its place (`makes_no_pods`).
+pub(crate) fn remove_surplus(draft: &mut Draft<'_>, makes_no_pods: bool) {
     let beside = draft.replicas.into_iter().flat_map(|it| &it.surplus);
     for (pod, reason) in draft.members.surplus.iter().chain(beside) {
+        let attracts = pod.node.is_some() && pod.replica_label.is_some();
+        if *reason == DeleteReason::FitsNoReplica && (attracts || makes_no_pods) {
+            continue;
+        }
         draft.actions.push(delete(pod, *reason));
     }
 }

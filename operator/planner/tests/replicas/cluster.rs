@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// Chooses a domain for a pod, as the scheduler does: that of a pod with the same label, or
-    /// else one that seems random.
+    /// else a rack that varies with the number of scheduled pods.
     fn schedule(&mut self, at: usize) {
         if self.world.job.scheduling.topology_key.is_none() {
             return;

@@ -1,7 +1,7 @@
 //! One topology domain for each replica (`scheduling.topologyKey`).
 
 use roundhouse_api::TopologyMode;
-use roundhouse_planner::{Action, DeleteReason};
+use roundhouse_planner::{Action, DeleteReason, PodPhase};
 
 use super::cluster::Cluster;
 
@@ -14,32 +14,57 @@ impl Cluster {
         let at = self.at(name);
         self.world.observed.pods[at].domain = Some(domain.to_owned());
     }
+
+    /// Starts the pods that the first plan creates, each in one of these racks.
+    fn begin_in(&mut self, racks: &[&str]) {
+        self.step();
+        for (index, rack) in racks.iter().enumerate() {
+            let name = pod(index);
+            self.is_in(&name, rack);
+            let at = self.at(&name);
+            self.world.prepared(at);
+            let pod = &mut self.world.observed.pods[at];
+            (pod.ready, pod.node) = (false, Some(format!("n{index}")));
+        }
+        self.settle();
+        assert_eq!(self.world.state(), "Training");
+    }
+
+    fn domains(&self, replica: u32) -> Vec<Option<String>> {
+        let pods = self.replica(replica).into_iter();
+        pods.map(|name| self.pod(&name).domain.clone()).collect()
+    }
+}
+
+pub(crate) fn pod(index: usize) -> String {
+    format!("digits-worker-{index}-0")
+}
+
+/// A job that trains, with each pod in one of these racks.
+pub(crate) fn on_racks(replicas: u32, spares: u32, mode: TopologyMode, racks: &[&str]) -> Cluster {
+    let mut cluster = Cluster::with_topology(replicas, spares, mode);
+    cluster.begin_in(racks);
+    cluster
 }
 
 /// A job of two replicas and a spare. The replicas are in the racks a and b, the spare in b.
 fn on_two_racks(mode: TopologyMode) -> Cluster {
-    let mut cluster = Cluster::with_topology(2, 1, mode);
-    cluster.step();
-    for index in 0..5 {
-        let name = format!("digits-worker-{index}-0");
-        cluster.is_in(&name, if index < 2 { "a" } else { "b" });
-        let at = cluster.at(&name);
-        cluster.world.prepared(at);
-        let pod = &mut cluster.world.observed.pods[at];
-        (pod.ready, pod.node) = (false, Some(format!("n{index}")));
-    }
-    cluster.settle();
-    assert_eq!(cluster.world.state(), "Training");
-    cluster
+    on_racks(2, 1, mode, &["a", "a", "b", "b", "b"])
 }
 
 #[test]
 fn pods_are_created_for_replicas_and_spares_for_none() {
-    let cluster = on_two_racks(TopologyMode::Preferred);
-    let labels: Vec<Option<u32>> = (0..5)
-        .map(|index| cluster.label_of(&format!("digits-worker-{index}-0")))
-        .collect();
-    assert_eq!(labels, [Some(0), Some(0), Some(1), Some(1), None]);
+    for mode in [TopologyMode::Preferred, TopologyMode::Required] {
+        let plan = Cluster::with_topology(2, 1, mode).step();
+        let created = plan.actions.iter().filter_map(|action| match action {
+            Action::CreateWorker { index, replica, .. } => Some((*index, *replica)),
+            _ => None,
+        });
+        let created: Vec<(u32, Option<u32>)> = created.collect();
+        let expected = [Some(0), Some(0), Some(1), Some(1), None];
+        let expected: Vec<(u32, Option<u32>)> = (0..).zip(expected).collect();
+        assert_eq!(created, expected);
+    }
 }
 
 #[test]
@@ -91,23 +116,51 @@ fn spare_in_the_domain_takes_the_place() {
 #[test]
 fn free_pods_of_the_domain_come_first() {
     let mut cluster = Cluster::with_topology(2, 0, TopologyMode::Preferred);
-    cluster.step();
     // The scheduler had no room for the pods of a replica in one rack.
-    for (index, rack) in ["a", "b", "a", "b"].iter().enumerate() {
-        let name = format!("digits-worker-{index}-0");
-        cluster.is_in(&name, rack);
-        let at = cluster.at(&name);
-        cluster.world.prepared(at);
-        let pod = &mut cluster.world.observed.pods[at];
-        (pod.ready, pod.node) = (false, Some(format!("n{index}")));
-    }
-    cluster.settle();
+    cluster.begin_in(&["a", "b", "a", "b"]);
     for replica in [0, 1] {
-        let pods = cluster.replica(replica);
-        let domains = pods.iter().map(|name| cluster.pod(name).domain.clone());
-        let domains: Vec<_> = domains.collect();
-        assert_eq!(domains[0], domains[1], "{pods:?}");
+        let domains = cluster.domains(replica);
+        assert_eq!(domains[0], domains[1], "{domains:?}");
     }
+}
+
+/// A spare that has no node yet, or one whose rack is unknown, may be anywhere.
+#[test]
+fn spare_of_unknown_domain_takes_no_place_if_it_is_required() {
+    for has_node in [false, true] {
+        let mut cluster = on_two_racks(TopologyMode::Required);
+        let at = cluster.at(&pod(4));
+        let spare = &mut cluster.world.observed.pods[at];
+        spare.domain = None;
+        if !has_node {
+            (spare.node, spare.phase) = (None, PodPhase::Pending);
+        }
+        cluster.vanishes(&pod(1));
+        cluster.step();
+        assert_eq!(cluster.label_of(&pod(1)), Some(0), "{has_node}");
+        cluster.step();
+        assert!(!cluster.replica(0).contains(&pod(4)), "{has_node}");
+        cluster.settle();
+        assert_eq!(cluster.num_replicas(), 2, "{has_node}");
+    }
+}
+
+#[test]
+fn torn_replicas_of_one_domain_are_put_together() {
+    let mut cluster = Cluster::with_topology(3, 0, TopologyMode::Required);
+    cluster.begin_in(&["a", "a", "b", "b", "b", "b"]);
+    for index in [1, 3, 5] {
+        cluster.vanishes(&pod(index));
+    }
+    // There is no room for other pods.
+    for _ in 0..10 {
+        cluster.agents_work();
+        cluster.step();
+        cluster.world.seconds_pass(10);
+    }
+    assert_eq!(cluster.replica(1), [pod(2), pod(4)]);
+    let membership = cluster.world.observed.status.membership.clone().unwrap();
+    assert_eq!((cluster.world.state(), membership.nodes), ("Training", 1));
 }
 
 #[test]
@@ -116,20 +169,26 @@ fn pod_that_fits_no_replica_is_created_again() {
     cluster.world.job.spares = 0;
     cluster.settle();
     cluster.vanishes("digits-worker-1-0");
-    while cluster.world.observed.pods.len() < 4 {
-        cluster.step();
+    for _ in 0..10 {
+        if cluster.world.observed.pods.len() < 4 {
+            cluster.step();
+        }
     }
     // Its label was lost, so that the scheduler has placed it elsewhere.
     cluster.is_in("digits-worker-1-0", "b");
     let at = cluster.at("digits-worker-1-0");
     cluster.world.observed.pods[at].node = Some("n9".to_owned());
-    let plan = cluster.step();
-    let deleted = plan.actions.iter().find_map(|action| match action {
-        Action::DeletePod { pod, reason, .. } => Some((pod.as_str(), *reason)),
-        _ => None,
+    let deleted = (0..5).find_map(|_| {
+        let attracts = cluster.label_of(&pod(1)).is_some();
+        let actions = cluster.step().actions.into_iter();
+        let mut deleted = actions.filter_map(|action| match action {
+            Action::DeletePod { pod, reason, .. } => Some((pod, reason, attracts)),
+            _ => None,
+        });
+        deleted.next()
     });
-    let expected = ("digits-worker-1-0", DeleteReason::OtherDomain);
-    assert_eq!(deleted, Some(expected));
+    let expected = (pod(1), DeleteReason::FitsNoReplica, false);
+    assert_eq!(deleted, Some(expected), "it attracts no pods any more");
     cluster.settle();
     assert_eq!(cluster.num_replicas(), 2);
     let domain = &cluster.pod("digits-worker-1-0").domain;

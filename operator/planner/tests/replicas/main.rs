@@ -8,3 +8,4 @@ mod failures;
 mod lives;
 mod places;
 mod properties;
+mod scheduler;

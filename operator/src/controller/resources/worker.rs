@@ -29,8 +29,8 @@ pub struct Place<'a> {
     pub index: u32,
     /// Number of the worker's attempt.
     pub attempt: u32,
-    /// The replica near whose pods it runs, if the job has a topology for each replica; `None` for
-    /// a spare.
+    /// The replica whose topology domain the pod should share; `None` for a spare, and in jobs
+    /// without a domain for each replica.
     pub replica: Option<u32>,
     /// Nodes on which the pod must not run.
     pub avoid: &'a [NodeRef],

@@ -39,14 +39,17 @@ impl Topology {
     async fn read(&self, label: Label) {
         let nodes = OfKind::all::<Node>(&self.client);
         let (node, key) = &label;
-        let value = match call(|| nodes.get(node)).await {
-            Ok(found) => found.labels.unwrap_or_default().remove(key),
-            Err(error) => {
-                tracing::warn!(%error, node, key, "cannot read the label of a node; ranks do not follow its topology");
-                None
+        match call(|| nodes.get(node)).await {
+            Ok(found) => {
+                let value = found.labels.unwrap_or_default().remove(key);
+                self.labels.answered(label, value);
             }
-        };
-        self.labels.answered(label, value);
+            Err(error) if error.code() == Some(404) => self.labels.answered(label, None),
+            Err(error) => {
+                tracing::warn!(%error, node, key, "cannot read the label of a node; its last known value counts");
+                self.labels.failed(label);
+            }
+        }
     }
 
     /// How an affinity refers to these nodes. Deleted nodes are left out: an autoscaler creates no

@@ -30,7 +30,7 @@ impl Socket {
         }
     }
 
-    /// Whether the other end is closed. Messages from before may be unread.
+    /// Whether the other end has closed the connection. Unread messages may remain.
     pub(super) fn is_closed(&self) -> std::io::Result<bool> {
         let flags = PollFlags::RDHUP;
         let mut sockets = [match self {

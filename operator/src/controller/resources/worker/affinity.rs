@@ -1,4 +1,4 @@
-//! Nodes that a pod avoids or prefers, in addition to the template's choice of nodes.
+//! Node affinity and pod affinity of a pod, in addition to those of the template.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::watch::topology::HOSTNAME;
 
 /// The largest weight of a preference.
 const MOST: i32 = 100;
-/// The weight of a preference that counts less than all others.
+/// Weight of a weak preference, from 1 to 100.
 const LITTLE: i32 = 10;
 
 /// The nodes of these that the affinity can name, in order.
@@ -87,7 +87,7 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob, replica: Option<u32>)
     };
     let affinity = spec.affinity.get_or_insert_default();
     let is_required = job.scheduling.topology_mode == TopologyMode::Required;
-    let near_job = near(job, key, None);
+    let near_job = near(job, key, &[]);
     match replica {
         None if job.has_large_replicas() => attract(affinity, near_job, LITTLE),
         None if is_required => require(affinity, near_job),
@@ -95,13 +95,16 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob, replica: Option<u32>)
         Some(index) => {
             let index = index.to_string();
             let of_replica = requirement(labels::REPLICA_INDEX, "In", Some(&index));
-            let near_replica = near(job, key, Some(of_replica));
+            let near_replica = near(job, key, &[of_replica]);
             if is_required {
                 require(affinity, near_replica);
-                // The first pod of a replica chooses its domain. One with other replicas may have
-                // no room for the rest.
-                let of_others = requirement(labels::REPLICA_INDEX, "NotIn", Some(&index));
-                repel(affinity, near(job, key, Some(of_others)));
+                // The first pod of a replica chooses its domain. A domain with another replica may
+                // lack room for the remaining pods. `NotIn` alone would also match spares.
+                let of_others = [
+                    requirement(labels::REPLICA_INDEX, "Exists", None),
+                    requirement(labels::REPLICA_INDEX, "NotIn", Some(&index)),
+                ];
+                repel(affinity, near(job, key, &of_others));
             } else {
                 attract(affinity, near_replica, MOST);
                 attract(affinity, near_job, LITTLE);
@@ -110,15 +113,14 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob, replica: Option<u32>)
     }
 }
 
-/// The pods of a job that attract others to their domain, or those of them that fulfil a
-/// requirement.
-fn near(job: &ValidatedJob, key: &str, which: Option<LabelSelectorRequirement>) -> PodAffinityTerm {
-    let attracts = requirement(labels::LEFT_DOMAIN, "DoesNotExist", None);
+/// The pods of a job that attract others to their domain, and match these requirements.
+fn near(job: &ValidatedJob, key: &str, which: &[LabelSelectorRequirement]) -> PodAffinityTerm {
+    let attracts = [requirement(labels::LEFT_DOMAIN, "DoesNotExist", None)];
     PodAffinityTerm {
         topology_key: key.to_owned(),
         label_selector: Some(LabelSelector {
             match_labels: Some(selector(&job.identity)),
-            match_expressions: Some([attracts].into_iter().chain(which).collect()),
+            match_expressions: Some([&attracts, which].concat()),
         }),
         ..PodAffinityTerm::default()
     }

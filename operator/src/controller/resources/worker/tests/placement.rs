@@ -239,7 +239,8 @@ fn pods_of_large_replicas_are_placed_near_their_replica() {
         required["metadata"]["labels"]["roundhouse.dev/replica-index"],
         "3"
     );
-    let others = json!({"weight": 10, "podAffinityTerm": to(&[index("NotIn")])});
+    let is_placed = json!({"key": "roundhouse.dev/replica-index", "operator": "Exists"});
+    let others = json!({"weight": 10, "podAffinityTerm": to(&[is_placed, index("NotIn")])});
     assert_eq!(
         required["spec"]["affinity"],
         json!({
@@ -250,9 +251,10 @@ fn pods_of_large_replicas_are_placed_near_their_replica() {
     let preferred = of("Preferred", Some(3));
     let with_replica = json!({"weight": 100, "podAffinityTerm": to(&[index("In")])});
     let with_job = json!({"weight": 10, "podAffinityTerm": to(&[])});
+    let both = json!({"preferredDuringSchedulingIgnoredDuringExecution": [with_replica, with_job]});
     assert_eq!(
-        preferred["spec"]["affinity"]["podAffinity"],
-        json!({"preferredDuringSchedulingIgnoredDuringExecution": [with_replica, with_job]})
+        preferred["spec"]["affinity"],
+        json!({ "podAffinity": both })
     );
     let spare = of("Required", None);
     assert_eq!(
