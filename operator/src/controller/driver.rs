@@ -73,11 +73,15 @@ async fn reconcile_job(lenient: &LenientJob, context: &Context) -> Result<Reconc
         return Err(Stop::OtherManager);
     }
     let job = &lenient.whole()?;
+    // A watch may catch up after the observation, which then counts as stale, too.
+    let stale = context.staleness.of_watches();
     own_writes_are_seen(context, job).await?;
     let observed = observe(context, job)?;
     let decision = Decision::new(context, job, lenient, &observed);
     let first = decision.plan(&observed);
-    let (observed, plan) = confirm_if_irrevocable(context, job, &decision, observed, first).await?;
+    let stale = stale.or_else(|| context.staleness.of_watches());
+    let seen = Seen { observed, stale };
+    let (observed, plan) = confirm_if_irrevocable(context, job, &decision, seen, first).await?;
     job_exists(context, job, &plan).await?;
     show(context, job, &observed, &plan);
     let next = carry_out(context, job, &decision.job, &plan).await?;
@@ -152,6 +156,12 @@ impl Decision {
     }
 }
 
+/// What was observed, and the watch that was stale then, or has become so.
+struct Seen {
+    observed: Observed,
+    stale: Option<Stale>,
+}
+
 /// Plans again once the API server has confirmed what was observed, if the plan needs that: it ends
 /// or deletes the job because its time is over, or deletes a pod or counts an incident while a
 /// watch is stale.
@@ -159,10 +169,13 @@ async fn confirm_if_irrevocable(
     context: &Context,
     job: &TrainingJob,
     decision: &Decision,
-    mut observed: Observed,
+    seen: Seen,
     mut plan: Plan,
 ) -> Result<(Observed, Plan), Error> {
-    let stale = context.staleness.of_watches();
+    let Seen {
+        mut observed,
+        stale,
+    } = seen;
     let is_doubtful = stale.is_some() && plan.is_irrevocable(&observed.status);
     if plan.needs_fresh || is_doubtful {
         let confirmed = context.staleness.confirm(job, &observed.pods, !is_doubtful);

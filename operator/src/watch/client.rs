@@ -73,6 +73,7 @@ pub fn listening(client: Client, ages: WatchAges, timeouts: WatchTimeouts) -> Cl
             let state = WatchState {
                 kind,
                 ends: (verb == Verb::Watch).then_some(ends),
+                has_failed: false,
                 ages,
             };
             Ok::<_, Problem>(answer.map(|body| parts(body, timeouts.pause, state)))
@@ -87,21 +88,23 @@ const ERROR: &[u8] = br#"{"type":"ERROR""#;
 const EARLY: Duration = Duration::from_secs(1);
 
 /// The watch that an answer belongs to.
-#[derive(Clone)]
 struct WatchState {
     kind: Option<Watched>,
     /// When the watch ends; `None` for a list.
     ends: Option<Instant>,
+    /// Whether an error has begun. It ends the watch, and may come in several parts.
+    has_failed: bool,
     ages: WatchAges,
 }
 
 impl WatchState {
     /// A part of a watch covers what happened since it broke off, at least by a bookmark. A list is
     /// not in the cache yet.
-    fn received(&self, part: &[u8]) {
+    fn received(&mut self, part: &[u8]) {
         let Some(kind) = self.kind else { return };
         self.ages.received(kind);
-        if self.ends.is_some() && !part.starts_with(ERROR) {
+        self.has_failed |= part.starts_with(ERROR);
+        if self.ends.is_some() && !self.has_failed && !part.is_empty() {
             self.ages.catch_up(kind);
         }
     }
@@ -123,23 +126,20 @@ fn parts(
     pause: Duration,
     state: WatchState,
 ) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
-    StreamBody::new(unfold(Some(body), move |body| {
-        let state = state.clone();
-        async move {
-            let mut body = body?;
-            let Ok(part) = timeout(pause, body.frame()).await else {
-                return Some((Err(Problem::from(Silent(pause))), None));
-            };
-            let Some(part) = part else {
-                state.ended();
-                return None;
-            };
-            if let Ok(part) = &part {
-                state.received(part.data_ref().map_or(&[], |data| data));
-            }
-            let part = part.map_err(Problem::from);
-            Some((part, Some(body)))
+    StreamBody::new(unfold(Some((body, state)), move |watch| async move {
+        let (mut body, mut state) = watch?;
+        let Ok(part) = timeout(pause, body.frame()).await else {
+            return Some((Err(Problem::from(Silent(pause))), None));
+        };
+        let Some(part) = part else {
+            state.ended();
+            return None;
+        };
+        if let Ok(part) = &part {
+            state.received(part.data_ref().map_or(&[], |data| data));
         }
+        let part = part.map_err(Problem::from);
+        Some((part, Some((body, state))))
     }))
 }
 
@@ -165,14 +165,17 @@ mod tests {
     const GONE: &str = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"apiVersion\":\"v1\",\
         \"status\":\"Failure\",\"message\":\"too old\",\"reason\":\"Expired\",\"code\":410}}\n";
 
-    /// A body that begins, and then ends or pauses.
+    const GONE_IN_PARTS: &str = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",|\"apiVersion\":\"v1\",\
+        \"status\":\"Failure\",\"message\":\"too old\",|\"reason\":\"Expired\",\"code\":410}}\n|";
+
+    /// A body that begins with this text, in parts between `|`, and then ends or pauses.
     fn body(
         text: &'static str,
         ends: bool,
     ) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
-        StreamBody::new(unfold(Some(text), move |text| async move {
-            match text {
-                Some(text) => Some((Ok(Frame::data(Bytes::from(text))), None)),
+        StreamBody::new(unfold(text.split('|'), move |mut parts| async move {
+            match parts.next() {
+                Some(part) => Some((Ok(Frame::data(Bytes::from(part))), parts)),
                 None if ends => None,
                 None => std::future::pending().await,
             }
@@ -189,6 +192,7 @@ mod tests {
                 "refused" => (403, body("no", false)),
                 "bookmark" => (200, body(BOOKMARK, false)),
                 "gone" => (200, body(GONE, false)),
+                "gone-in-parts" => (200, body(GONE_IN_PARTS, false)),
                 "ends" => (200, body("", true)),
                 _ => (200, body(EMPTY, false)),
             };
@@ -236,7 +240,12 @@ mod tests {
     async fn watch_catches_up_with_any_event_but_an_error() {
         let (client, ages) = client();
         ages.received(Watched::Pods);
-        for (namespace, expected) in [("bookmark", true), ("gone", false), ("well", false)] {
+        for (namespace, expected) in [
+            ("bookmark", true),
+            ("gone", false),
+            ("gone-in-parts", false),
+            ("well", false),
+        ] {
             ages.break_off(Watched::Pods);
             let pods = pods(&client, namespace);
             if namespace == "well" {
@@ -246,6 +255,8 @@ mod tests {
             } else {
                 let mut watch = Box::pin(pods.watch(&WatchParams::default(), "1").await.unwrap());
                 watch.next().await.unwrap().unwrap();
+                let next = timeout(Duration::from_secs(1), watch.next());
+                assert!(next.await.is_err(), "the watch continues");
             }
             assert_eq!(ages.broken().is_none(), expected, "{namespace}");
         }
