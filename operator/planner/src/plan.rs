@@ -46,14 +46,22 @@ impl Plan {
         plan
     }
 
-    /// Whether the plan cannot be undone: it deletes a pod or the job, counts an incident
-    /// or ends the job.
+    /// Whether the plan cannot be undone: it deletes a pod or the job, counts an incident, ends the
+    /// job, or stores that a member has completed, which ends the job later.
     #[must_use]
     pub fn is_irrevocable(&self, before: &TrainingJobStatus) -> bool {
+        let completed = |status: &TrainingJobStatus| {
+            let newest = status.membership.as_ref();
+            newest.map(|it| it.completed.clone()).unwrap_or_default()
+        };
+        let completes =
+            !completed(&self.status).is_empty() && completed(&self.status) != completed(before);
         let deletes =
             |action: &Action| matches!(action, Action::DeletePod { .. } | Action::DeleteJob { .. });
         let ends = self.status.is_terminal() && !before.is_terminal();
-        ends || self.status.incidents != before.incidents || self.actions.iter().any(deletes)
+        ends || completes
+            || self.status.incidents != before.incidents
+            || self.actions.iter().any(deletes)
     }
 }
 

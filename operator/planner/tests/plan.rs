@@ -34,4 +34,11 @@ fn deletions_incidents_and_ends_are_irrevocable() {
     late.seconds_pass(DEADLINE + 1);
     late.observed.fresh = true;
     assert!(is_irrevocable(&late), "the job ends");
+    let mut completed = world(2).training();
+    completed.ends(0, 0, 100);
+    assert!(is_irrevocable(&completed), "a completion is stored");
+    let stores = completed.plan();
+    completed.carry_out(&stores, usize::MAX);
+    assert!(!completed.observed.status.is_terminal());
+    assert!(!is_irrevocable(&completed), "it is stored already");
 }
