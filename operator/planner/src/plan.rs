@@ -50,12 +50,11 @@ impl Plan {
     /// job, or stores that a member has completed, which ends the job later.
     #[must_use]
     pub fn is_irrevocable(&self, before: &TrainingJobStatus) -> bool {
-        let completed = |status: &TrainingJobStatus| {
+        let stored = |status: &TrainingJobStatus| {
             let newest = status.membership.as_ref();
             newest.map(|it| it.completed.clone()).unwrap_or_default()
         };
-        let completes =
-            !completed(&self.status).is_empty() && completed(&self.status) != completed(before);
+        let completes = !stored(&self.status).is_empty() && stored(&self.status) != stored(before);
         let deletes =
             |action: &Action| matches!(action, Action::DeletePod { .. } | Action::DeleteJob { .. });
         let ends = self.status.is_terminal() && !before.is_terminal();
