@@ -50,18 +50,21 @@ impl Plan {
     /// job, or stores that a member has completed, which ends the job later.
     #[must_use]
     pub fn is_irrevocable(&self, before: &TrainingJobStatus) -> bool {
-        let stored = |status: &TrainingJobStatus| {
-            let newest = status.membership.as_ref();
-            newest.map(|it| it.completed.clone()).unwrap_or_default()
-        };
-        let completes = !stored(&self.status).is_empty() && stored(&self.status) != stored(before);
+        let completed = stored_completions(&self.status);
+        let stores = !completed.is_empty() && completed != stored_completions(before);
         let deletes =
             |action: &Action| matches!(action, Action::DeletePod { .. } | Action::DeleteJob { .. });
         let ends = self.status.is_terminal() && !before.is_terminal();
-        ends || completes
+        ends || stores
             || self.status.incidents != before.incidents
             || self.actions.iter().any(deletes)
     }
+}
+
+/// The node ranks of completed members in a status.
+fn stored_completions(status: &TrainingJobStatus) -> &str {
+    let newest = status.membership.as_ref();
+    newest.map_or("", |it| it.completed.as_str())
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -80,8 +80,8 @@ async fn reconcile_job(lenient: &LenientJob, context: &Context) -> Result<Reconc
     let decision = Decision::new(context, job, lenient, &observed);
     let first = decision.plan(&observed);
     let stale = stale.or_else(|| context.staleness.of_watches());
-    let seen = Seen { observed, stale };
-    let (observed, plan) = confirm_if_irrevocable(context, job, &decision, seen, first).await?;
+    let confirmed = confirm_if_irrevocable(context, job, &decision, stale, observed, first);
+    let (observed, plan) = confirmed.await?;
     job_exists(context, job, &plan).await?;
     show(context, job, &observed, &plan);
     let next = carry_out(context, job, &decision.job, &plan).await?;
@@ -156,26 +156,17 @@ impl Decision {
     }
 }
 
-/// What was observed, and the watch that was stale then, or has become so.
-struct Seen {
-    observed: Observed,
-    stale: Option<Stale>,
-}
-
 /// Plans again once the API server has confirmed what was observed, if the plan needs that: it ends
 /// or deletes the job because its time is over, or deletes a pod or counts an incident while a
-/// watch is stale.
+/// watch is stale. `stale`: the watch that was stale when the job was observed, or has become so.
 async fn confirm_if_irrevocable(
     context: &Context,
     job: &TrainingJob,
     decision: &Decision,
-    seen: Seen,
+    stale: Option<Stale>,
+    mut observed: Observed,
     mut plan: Plan,
 ) -> Result<(Observed, Plan), Error> {
-    let Seen {
-        mut observed,
-        stale,
-    } = seen;
     let is_doubtful = stale.is_some() && plan.is_irrevocable(&observed.status);
     if plan.needs_fresh || is_doubtful {
         let confirmed = context.staleness.confirm(job, &observed.pods, !is_doubtful);

@@ -242,27 +242,30 @@ fn make_workers(draft: &mut Draft<'_>) {
     let room = kueue::room(draft);
     indices.truncate(BATCH.min(room.unwrap_or(BATCH)));
     let mut places = OpenPlaces::of(draft);
-    let places = indices.iter().map(|index| places.next_for(draft, *index));
-    let places: BTreeMap<u32, Option<u32>> = indices.iter().copied().zip(places).collect();
+    let replicas = indices
+        .into_iter()
+        .map(|index| (index, places.next_for(draft, index)));
     // The labels of the pods that a pod should be near come before it.
-    indices.retain(|index| !replica_labels::are_wrong(draft, places.get(index).copied().flatten()));
-    let in_use = if indices.is_empty() {
+    let created: BTreeMap<u32, Option<u32>> = replicas
+        .filter(|(_, replica)| !replica_labels::are_wrong(draft, *replica))
+        .collect();
+    let in_use = if created.is_empty() {
         HashSet::new()
     } else {
         names_in_use(draft)
     };
     let (avoid, lost) = (nodes::avoided(draft), nodes::lost(draft));
     let (pods, job) = (draft.pods, draft.own_job);
-    let built_like = if indices.is_empty() {
+    let built_like = if created.is_empty() {
         None
     } else {
         built::record_of_run(pods, &job.built_from, job.generation)
     };
-    for index in &indices {
+    for (index, replica) in &created {
         draft.actions.push(Action::CreateWorker {
             index: *index,
             attempt: next_attempt(draft, *index, &in_use),
-            replica: places.get(index).copied().flatten(),
+            replica: *replica,
             avoid: avoid.clone(),
             lost: lost.clone(),
             built_like: built_like.clone(),
@@ -270,11 +273,11 @@ fn make_workers(draft: &mut Draft<'_>) {
     }
     let mut gone: Vec<Action> = replaced
         .into_iter()
-        .filter(|(at, _)| room.is_some() || indices.contains(at))
+        .filter(|(at, _)| room.is_some() || created.contains_key(at))
         .map(|(_, action)| action)
         .collect();
     gone.truncate(MAX_ACTIONS.saturating_sub(draft.actions.len()));
-    replacements::note_going(draft, gone.len(), indices.len());
+    replacements::note_going(draft, gone.len(), created.len());
     draft.actions.extend(gone);
 }
 
