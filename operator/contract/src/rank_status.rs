@@ -20,6 +20,8 @@ pub enum Phase {
     Evaluating,
     /// It waits until the last checkpoint and the results are written.
     Saving,
+    /// Its replica has lost a process, so it ends. First it keeps its part of the state.
+    Parting,
     /// It is complete and about to exit with 0.
     Done,
 }
@@ -29,7 +31,7 @@ impl Phase {
     /// pod Ready. A member that is not Ready shows the operator that its generation is broken.
     #[must_use]
     pub const fn is_ready(self) -> bool {
-        !matches!(self, Self::Preparing | Self::Stranded)
+        !matches!(self, Self::Preparing | Self::Stranded | Self::Parting)
     }
 }
 
@@ -85,8 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn preparing_or_stranded_rank_is_not_ready() {
-        assert!(!Phase::Preparing.is_ready() && !Phase::Stranded.is_ready());
+    fn rank_that_prepares_or_has_lost_another_is_not_ready() {
+        for phase in [Phase::Preparing, Phase::Stranded, Phase::Parting] {
+            assert!(!phase.is_ready(), "{phase:?}");
+        }
         assert!(Phase::Lobby.is_ready() && Phase::Done.is_ready());
     }
 }

@@ -23,6 +23,7 @@ mod expand;
 mod fill;
 mod former;
 pub(crate) mod lives;
+mod reunite;
 
 pub(crate) use combine::pods_in;
 

@@ -1,5 +1,5 @@
-//! The only worker of a job loses a process or a pod. The volumes of the pods that stay have the
-//! local copies of the state.
+//! All replicas of a job lose a process or a pod. The volumes of the pods that stay have the local
+//! copies of the state.
 
 use std::time::Instant;
 
@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use roundhouse_contract::{CopyPair, CopyRole, labels};
 use roundhouse_tests::cluster::{DEADLINE, until};
+use roundhouse_tests::processes;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::drill::Drill;
@@ -128,5 +130,37 @@ async fn lone_replica_continues_from_the_copies_of_its_other_pod() {
     }
     drill.ends_well(Fault::DeleteByForce.incidents(), &[]).await;
     drill.repeats_few_steps(2).await;
+    drill.delete().await;
+}
+
+/// Two replicas lose different pods at the same moment, and no copy was due. The processes that are
+/// left keep their parts of the last state, and together they have all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_are_left_of_two_replicas_continue_together() {
+    let mut job = lone(true);
+    let spec = &mut job["spec"];
+    spec["workers"]["replicas"] = json!(2);
+    spec["workers"]["minReplicas"] = json!(1);
+    spec["workers"]["podsPerReplica"] = json!(2);
+    spec["trainer"]["parallel"] = json!({"shard": "Zero3"});
+    spec["checkpoint"]["local"]["everySteps"] = json!(1_000_000);
+    let drill = Drill::start_job("e2e-two-torn", job).await;
+    let first = drill.trains(2, 0).await;
+    drill.has_copies(first).await;
+    let [[_, second_of_one], [first_of_other, _]] = drill.replicas(first).await;
+    // No process commits a step after the first one is stopped.
+    for pod in [&second_of_one, &first_of_other] {
+        assert!(processes::send(drill.process_of(pod), Signal::STOP));
+    }
+    let fault = Fault::DeleteByForce;
+    futures::join!(
+        fault.inject(&drill, &second_of_one),
+        fault.inject(&drill, &first_of_other)
+    );
+    drill.trains(2, first).await;
+    drill.ends_well(2 * fault.incidents(), &[]).await;
+    let progress = drill.status().await.unwrap().progress.unwrap().progress;
+    assert_eq!(progress.repeated_steps, 0, "{}", drill.audit());
+    drill.compare_with_undisturbed_run();
     drill.delete().await;
 }

@@ -170,6 +170,12 @@ impl Options {
         self.is_sharded() && self.pods_per_replica > 1
     }
 
+    /// Whether the processes keep copies of their state in a volume of the pod.
+    #[must_use]
+    pub fn keeps_local_copies(&self) -> bool {
+        self.checkpoint.local_copies().is_some()
+    }
+
     /// UID of the job, if it was given.
     #[must_use]
     pub fn job_uid(&self) -> Option<&str> {

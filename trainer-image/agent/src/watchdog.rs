@@ -113,6 +113,15 @@ impl Watchdog {
         stalls.into_iter().max_by_key(|stall| stall.idle)
     }
 
+    /// The longest step of the processes that are watched; zero before the first.
+    #[must_use]
+    pub fn longest_step(&self) -> Duration {
+        let spans = self.watched.values().map(|watched| &watched.spans);
+        let steps = spans.flat_map(|spans| [&spans.now, &spans.before]);
+        let longest = steps.filter_map(|it| it.get(name(Phase::Training)));
+        longest.max().copied().unwrap_or_default()
+    }
+
     /// Restarts the time of all processes, because they could not report.
     pub fn excuse_all(&mut self) {
         for watched in self.watched.values_mut() {
@@ -220,6 +229,7 @@ const fn name(phase: Phase) -> &'static str {
         Phase::Training => "Training",
         Phase::Evaluating => "Evaluating",
         Phase::Saving => "Saving",
+        Phase::Parting => "Parting",
         Phase::Done => "Done",
     }
 }

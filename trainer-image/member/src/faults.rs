@@ -4,7 +4,8 @@
 //! - no suffix: `rank:step:point` makes the process of that rank kill itself there with SIGKILL.
 //! - `_FREEZE`: the same with SIGSTOP, until a SIGCONT.
 //! - `_FILE`: a file with `rank:point` kills the first process that reaches the point as that rank,
-//!   in any step, once. The process removes the file.
+//!   in any step, once. The process removes the file. With `rank:Cut` the process instead loses its
+//!   connections to the other processes of its replica when it has the sums of a step.
 //! - `_LOSE`: `rank:step:point` lets a collective that has succeeded there count as failed on that
 //!   rank, as if a peer was lost between two of its sends.
 //! - `_STEP_FILE`: a file, or `<file>-<index of the worker>`, with milliseconds by which each step
@@ -90,13 +91,19 @@ pub fn point(point: Point, rank: u32, step: u64) {
             let _ = signal_hook::low_level::raise(signal);
         }
     }
-    if let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_FILE") {
-        let setting = std::fs::read_to_string(&file).unwrap_or_default();
-        // The file is removed, so later processes of this rank survive.
-        if setting.trim() == format!("{rank}:{point:?}") && std::fs::remove_file(file).is_ok() {
-            let _ = signal_hook::low_level::raise(SIGKILL);
-        }
+    if is_chosen(&format!("{rank}:{point:?}")) {
+        let _ = signal_hook::low_level::raise(SIGKILL);
     }
+}
+
+/// Whether the file of faults names this one. The file is removed, so the fault happens once.
+#[cfg(feature = "faults")]
+fn is_chosen(fault: &str) -> bool {
+    let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_FILE") else {
+        return false;
+    };
+    let setting = std::fs::read_to_string(&file).unwrap_or_default();
+    setting.trim() == fault && std::fs::remove_file(file).is_ok()
 }
 
 /// Fails as a collective that has lost a peer, if a variable names this point.
@@ -244,6 +251,19 @@ pub fn device_failure(rank: u32, step: u64) -> Option<&'static str> {
     let setting = std::env::var("ROUNDHOUSE_FAULT_DEVICE").unwrap_or_default();
     let breaks = setting == format!("{rank}:{step}");
     breaks.then_some("CUDA error: uncorrectable ECC error encountered")
+}
+
+/// Whether this rank loses its connections to the other processes of its replica now.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn cuts_links(rank: u32) -> bool {
+    is_chosen(&format!("{rank}:Cut"))
+}
+
+#[cfg(not(feature = "faults"))]
+#[must_use]
+pub const fn cuts_links(_: u32) -> bool {
+    false
 }
 
 /// Whether a bit of a rank's weights flips after a step.

@@ -228,6 +228,15 @@ impl Links {
         Ok(())
     }
 
+    /// Ends all connections, as a failing network does.
+    ///
+    /// # Errors
+    /// Those of the sockets.
+    pub fn cut(&self) -> std::io::Result<()> {
+        let mut sockets = self.siblings.iter().map(|sibling| &sibling.stream);
+        sockets.try_for_each(Socket::shutdown)
+    }
+
     /// Reports that this process takes no further turn in the generations before this one. It does
     /// not wait.
     pub fn enters(&mut self, generation: u64) {

@@ -10,7 +10,6 @@
 //! [`roundhouse_elastic::local_copies`] decides which copies stay.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -31,6 +30,8 @@ mod holder;
 mod holding;
 mod member;
 mod message;
+mod orders;
+mod parting;
 mod peer;
 mod pods;
 mod prepare;
@@ -44,9 +45,14 @@ use directory::Directory;
 use file::Kind;
 use holder::{Pairs, read_pair};
 use holding::Holding;
+use member::copies_of;
+use orders::Orders;
 use pods::Pods;
 use volumes::Volumes;
 use writer::{Done, Ended, NewCopy, Request};
+
+/// Bytes in a unit of messages.
+const MIB: u64 = 1 << 20;
 
 /// How long a process that ends waits for its copy in progress, to delete it.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -80,8 +86,7 @@ pub struct LocalCopies {
     num_requested: u32,
     /// Whether the last copy could not be written.
     has_failed: bool,
-    /// Set when copies must not get their names any more.
-    is_discarded: Arc<AtomicBool>,
+    orders: Arc<Orders>,
 }
 
 /// What became of a copy that is due.
@@ -243,7 +248,7 @@ impl LocalCopies {
     /// Deletes all copies of this process' part, because its state is suspect. Without its part the
     /// copies of its siblings are of no use either.
     pub(crate) fn discard(&mut self, layout: Option<&Layout>) {
-        self.is_discarded.store(true, Ordering::Relaxed);
+        self.orders.discard();
         let deadline = Instant::now() + DISCARD_TIMEOUT;
         while self.is_writing() {
             let left = deadline.saturating_duration_since(Instant::now());

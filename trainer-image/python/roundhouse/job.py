@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from ._native import Process
 from .data import Batch
 from .ending import explained, write_result
-from .errors import ConfigError, Left, NotCommitted, PeerLost
+from .errors import ConfigError, Left, NotCommitted, PeerLost, words_of
 from .evaluation import Evaluation, all_of
 from .exports import Exports, copies_of, module_of_file
 from .generations import Generations, Place
@@ -410,6 +411,8 @@ class Job:
             return
         self._ended()
         is_lost = self._generations.is_between_generations and not self._loops.is_finished
+        if error is not None and self._replica is not None and self._replica.explains(error):
+            self._keep_part()
         self._open.close()
         if isinstance(error, KeyboardInterrupt):
             if self._generations.group is not None:
@@ -448,6 +451,17 @@ class Job:
             self._exports.wait(_MOST_AT_LEAVE)
         if isinstance(error, SystemExit):
             self._generations.end()  # Other errors end the process at once.
+
+    def _keep_part(self) -> None:
+        """Must be called if the replica has lost a process: keeps what this one has of the state
+        for the next life, if the job keeps copies in its pods."""
+        if not self._open.keeps_committed_state:
+            return
+        try:
+            self._open.forget()
+            self._process.keep_part()
+        except Exception as trouble:
+            print(f"roundhouse: this process cannot keep its part of the state: {words_of(trouble)}", file=sys.stderr)
 
     def _fail(self, error: BaseException) -> None:
         code, words = explained(error)

@@ -85,6 +85,8 @@ class OpenStep:
         self._checks = CommitChecks(row, self._gradients, self._replica, is_manual=is_manual)
         # Whether the job itself changes gradients and steps optimizers.
         self._is_committing = False
+        # Whether a step is being applied and does not count yet.
+        self._is_applying = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
         self._is_left_to_script = False
@@ -119,6 +121,12 @@ class OpenStep:
     def is_incomplete(self) -> bool:
         """Whether a step has begun that is neither committed nor dropped."""
         return self.step is not None or self._slices.has_begun
+
+    @property
+    def keeps_committed_state(self) -> bool:
+        """Whether the state is that of the last committed step, apart from what :meth:`forget`
+        undoes. The script may change it between the commit and the end of the body."""
+        return not self._is_applying and (self.is_incomplete or not self.is_in_body)
 
     def begin(self, step: Step, sampler: Sampler) -> None:
         """Begins a step, or its next slice."""
@@ -319,6 +327,7 @@ class OpenStep:
     ) -> None:
         """Applies a step that all ranks have voted for: the optimizers step, and the step
         counts."""
+        self._is_applying = True
         rate = learning_rate(optimizers)
         sampler = self._generations.sampler
         if self._seeds and sampler is not None:
@@ -344,6 +353,7 @@ class OpenStep:
         self._is_left_to_script = not optimizers
         self._generations.steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
+        self._is_applying = False
 
     def _digest(
         self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor], shared: torch.Tensor | None

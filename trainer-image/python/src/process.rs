@@ -356,6 +356,14 @@ impl Process {
         }
     }
 
+    /// Keeps what this process has of the state, for the next life of its replica, which has lost
+    /// another process. Failures are logged.
+    fn keep_part(&mut self, py: Python<'_>) {
+        if let Stage::Training(training) = self.stage() {
+            py.detach(|| training.keep_part());
+        }
+    }
+
     /// Ends this process before its training is complete, with an exit code (None for an error of
     /// the script) and a termination message. `newer`: the generation that has superseded the
     /// process.

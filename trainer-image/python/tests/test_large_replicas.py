@@ -2,7 +2,10 @@
 
 import itertools
 import os
+import re
+import shutil
 import signal
+import time
 
 import pytest
 from conftest import difference, load
@@ -35,6 +38,9 @@ class LargeReplica(Replica):
                 "ROUNDHOUSE_REPLICA_STORE_PORT": "29564",
                 "GLOO_SOCKET_IFNAME": "lo",
             }
+            if world.has_copies:
+                variables["ROUNDHOUSE_CHECKPOINT_LOCAL_DIR"] = str(world.volume(index, pod))
+                variables["ROUNDHOUSE_CHECKPOINT_LOCAL_EVERY_STEPS"] = "1000"
             process = Worker(world, at, variables)
             process.life = self.life
             self.processes.append(process)
@@ -42,6 +48,13 @@ class LargeReplica(Replica):
 
 class LargeWorld(ReplicaWorld):
     """A job of replicas of pods with one process each."""
+
+    # Whether the processes can keep their parts of the state in volumes of their pods.
+    has_copies = False
+
+    def volume(self, replica, pod):
+        """The directory of copies of the pod with this place."""
+        return self.dir / f"copies-{replica}-{pod}"
 
     def address_of(self, index):
         pid = os.getpid()
@@ -90,4 +103,34 @@ def test_killed_pod_costs_its_replica_and_no_step(tmp_path, alone, pod):
         with world.steps_held():
             world.form_replicas(again)
         world.end_replicas(again)
+    assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("milliseconds", [0, 50, 100])
+def test_pods_of_two_torn_replicas_repeat_no_step(tmp_path, alone, milliseconds):
+    with LargeWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", checkpoints=True, every_steps=1000) as world:
+        world.has_copies = True
+        world.slow(200)
+        first, second = world.begin_replicas(2)
+        world.reach_replicas([first, second], 6)
+        time.sleep(milliseconds / 1000)
+        first.processes[0].kill()
+        second.processes[1].kill()
+        left = [first.processes[1], second.processes[0]]
+        for process in left:
+            until("a process of a torn replica ends", process.is_gone)
+            assert process.process.returncode == 75
+        # A replica commits a step with its last vote, so one may be a step ahead of the other.
+        steps = [world.step(process) for process in left]
+        kept = {int(file.name.rsplit("-", 1)[1]) for pod in ((0, 1), (1, 0)) for file in world.volume(*pod).glob("shard-*/*")}
+        assert kept == set(steps)
+        # The pod that is left of the second replica takes the place of the lost one of the first.
+        shutil.move(world.volume(1, 0), world.volume(0, 0))
+        again = world.start_replica(0)
+        world.form_replicas([again])
+        world.end_replicas([again])
+        begun = f"step {steps[0] + 1}: " if len(set(steps)) == 1 else "step 1: "
+        lines = again.processes[0].log.read_text().splitlines()
+        first_step = next(line for line in lines if re.match(r"step \d+: ", line))
+        assert first_step.startswith(begun), steps
     assert difference(alone, load(tmp_path / "weights")) <= ROUNDING

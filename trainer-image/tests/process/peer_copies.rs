@@ -43,6 +43,10 @@ impl Replica {
     }
 
     fn with_volumes(copies: TempDir, has_peer_copies: bool) -> Self {
+        Self::of((1, PODS), copies, has_peer_copies)
+    }
+
+    fn of(size: (u32, u32), copies: TempDir, has_peer_copies: bool) -> Self {
         let shared = tempfile::tempdir().unwrap();
         let settings = CheckpointEnvironment {
             local: Some(LocalCopiesEnvironment {
@@ -53,7 +57,7 @@ impl Replica {
             }),
             ..every_steps(shared.path().to_owned(), NEVER)
         };
-        let job = Job::replica_with_copies(&training(), PODS, settings, has_peer_copies);
+        let job = Job::replicas_with_copies(&training(), size, settings, has_peer_copies);
         job.pace_steps(10);
         let generation = 1;
         Self {
@@ -168,6 +172,52 @@ fn replica_that_loses_a_pod_continues_from_other_copies() {
         );
     }
     replica.complete();
+}
+
+/// A failing network ends all processes of a replica. Each of them keeps its part of the last
+/// state, in the middle of a copy, too.
+#[test]
+fn replica_that_loses_a_connection_repeats_no_step() {
+    for has_peer_copies in [false, true] {
+        let mut replica = Replica::start(has_peer_copies);
+        replica.job.wait_for("a step", |status| status.step > 5);
+        for rank in [1, 0, 2] {
+            replica.job.cut_links(rank);
+            let codes = replica.job.exit_codes();
+            assert_eq!(codes, [Some(75); 3], "{}", replica.job.logs());
+            let step = replica.job.step();
+            let first = replica.restart();
+            assert_eq!(first, step + 1, "{rank}\n{}", replica.job.logs());
+        }
+        replica.complete();
+    }
+}
+
+/// Of each replica another part is left. Together they are a state, with which one replica
+/// continues.
+#[test]
+fn pods_of_two_torn_replicas_repeat_no_step() {
+    let mut replicas = Replica::of((2, 2), tempfile::tempdir().unwrap(), false);
+    let job = &mut replicas.job;
+    job.pace_steps(300);
+    job.wait_for("some steps", |status| status.step > 15);
+    let before = job.step();
+    job.wait_for("the next step", |status| status.step > before);
+    // All ranks are at the beginning of a step.
+    job.signal(0, "-KILL");
+    job.signal(3, "-KILL");
+    let codes = job.exit_codes();
+    assert_eq!(codes, [None, Some(75), Some(75), None], "{}", job.logs());
+    let step = job.status(1, 0).unwrap().step;
+    assert_eq!(job.status(2, 0).unwrap().step, step);
+    // Pod 2 takes the place of pod 0.
+    lose(&replicas.volume(0));
+    std::fs::rename(replicas.volume(2), replicas.volume(0)).unwrap();
+    lose(&replicas.volume(3));
+    replicas.job.begin_life(0, 1);
+    replicas.job.passes(2, &[0, 1], 3);
+    let first = replicas.job.first_step_of(2);
+    assert_eq!(first, step + 1, "{}", replicas.job.logs());
 }
 
 #[test]

@@ -164,6 +164,12 @@ impl Failure {
         matches!(self, Self::Member(failure::Failure::PeerLost(_)))
     }
 
+    /// Whether a process of the replica was lost. Then this process has to end, too.
+    #[must_use]
+    pub const fn is_replica_lost(&self) -> bool {
+        matches!(self, Self::Member(failure::Failure::ReplicaLost(_)))
+    }
+
     /// The failure for a lost peer or a lost store.
     #[must_use]
     pub const fn peer_lost(words: String) -> Self {

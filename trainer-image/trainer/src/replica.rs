@@ -196,6 +196,14 @@ impl Replica {
         sums.ok_or_else(|| Failure::peer_lost(words.to_owned()))
     }
 
+    /// Ends the connections to the other processes of the replica, as a failing network does.
+    ///
+    /// # Errors
+    /// Those of the sockets.
+    pub fn cut(&self) -> std::io::Result<()> {
+        self.links.cut()
+    }
+
     /// Checks that no other process of the replica has ended.
     ///
     /// # Errors

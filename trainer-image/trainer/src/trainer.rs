@@ -99,6 +99,8 @@ pub struct Trainer<'reporter> {
     commit: Commit,
     /// If the device commits steps: the launched step whose end the host has not read.
     pending: Option<ahead::Pending>,
+    /// Number of updates of the weights that may not be counted in the position yet.
+    uncounted_updates: u32,
     tracer: Tracer,
     /// Description of the data, until rank 0 has logged it.
     data: Option<String>,
@@ -111,6 +113,17 @@ impl Trainer<'_> {
     /// # Errors
     /// The reason why the process ends before training is complete.
     pub fn run(mut self) -> Result<(), Failure> {
+        let result = self.train();
+        if let Err(failure) = &result
+            && failure.is_replica_lost()
+            && self.uncounted_updates == 0
+        {
+            self.member.keep_part(&self.work.tensors);
+        }
+        result
+    }
+
+    fn train(&mut self) -> Result<(), Failure> {
         loop {
             let mut generation = self.member.current_generation();
             let event = match self.next_todo()? {
@@ -172,7 +185,7 @@ impl Trainer<'_> {
         self.work.task.train_among(None);
     }
 
-    fn end(mut self, outcome: Outcome) -> Result<(), Failure> {
+    fn end(&mut self, outcome: Outcome) -> Result<(), Failure> {
         self.leave_group();
         let left = self.member.left();
         self.member.leave();

@@ -15,7 +15,10 @@ use jiff::Timestamp;
 use super::domains::DomainRule;
 use super::fill::{fill, merge};
 use super::former::{former, leaving};
+use super::reunite::reunite;
 use super::{Replica, Replicas};
+use crate::generation::beside::newest_formed;
+use crate::generation::copies::{self, Holders};
 use crate::generation::members::by_index;
 use crate::observed::{Observed, Pod, PodPhase};
 use crate::plan::DeleteReason;
@@ -41,6 +44,12 @@ pub(super) fn assign<'a>(
     let rule = DomainRule::of(job);
     let displaced = vacate(&mut places, fit, rule, is_out);
     add_missing(&mut places, job.replicas, size);
+    let membership = observed.status.membership.as_ref();
+    let holders = Holders {
+        formed: newest_formed(observed, membership.map_or(0, |it| it.generation)),
+        keep_copies: copies::are_kept(job),
+    };
+    reunite(&mut places, holders, rule, is_fit);
     merge(&mut places, job.replicas as usize, rule, is_fit);
     let holes = fill(&mut places, job.replicas, &mut free, rule, is_fit);
     let mut spares: Vec<&Pod> = free.into_iter().chain(displaced).collect();

@@ -107,3 +107,38 @@ fn copy_is_remembered_beside_generations_that_never_form() {
         cluster.container_dies("digits-worker-0-0");
     }
 }
+
+/// Two replicas lose a pod each, and new pods come at once. With copies, the processes that are
+/// left keep their parts of the state.
+#[test]
+fn pods_with_all_parts_of_the_state_form_a_replica() {
+    for (copies, lost, expected) in [
+        (true, [1, 2], [0, 3]),
+        (true, [0, 3], [2, 1]),
+        // The same part is lost with both.
+        (true, [1, 3], [0, 1]),
+        (false, [1, 2], [0, 1]),
+    ] {
+        let mut cluster = Cluster::of(2, 0);
+        cluster.world.saves(copies);
+        cluster.settle();
+        assert_eq!(cluster.world.observed.formed, Some(1));
+        for pod in lost {
+            let name = format!("digits-worker-{pod}-0");
+            cluster.agents.remove(&cluster.pod(&name).uid.clone());
+            cluster.world.vanishes(cluster.at(&name));
+        }
+        // The others have not noticed it yet.
+        cluster.step();
+        cluster.kubelets_work();
+        cluster.step();
+        cluster.settle();
+        let mut names = Vec::new();
+        for name in cluster.replica(0) {
+            let index = name.split('-').nth(2).unwrap();
+            names.push(index.parse::<u32>().unwrap());
+        }
+        assert_eq!(names, expected, "{copies} {lost:?}");
+        assert_eq!(cluster.num_replicas(), 2);
+    }
+}

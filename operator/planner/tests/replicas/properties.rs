@@ -229,16 +229,25 @@ fn lives_are_in_one_domain(cluster: &Cluster) {
 proptest! {
     #[test]
     fn replicas_are_whole_and_recover(
-        replicas in 1..4_u32, spares in 0..3_u32, events in events(),
+        replicas in 1..4_u32, spares in 0..3_u32, events in events(), keeps_copies in any::<bool>(),
     ) {
-        replicas_survive(Cluster::of(replicas, spares), &events);
+        let mut cluster = Cluster::of(replicas, spares);
+        if keeps_copies {
+            cluster.world.saves(true);
+        }
+        replicas_survive(cluster, &events);
     }
 
     #[test]
     fn replicas_with_domains_are_whole_and_recover(
         replicas in 1..4_u32, spares in 0..3_u32, events in events(), is_required in any::<bool>(),
+        keeps_copies in any::<bool>(),
     ) {
         let mode = if is_required { TopologyMode::Required } else { TopologyMode::Preferred };
-        replicas_survive(Cluster::with_topology(replicas, spares, mode), &events);
+        let mut cluster = Cluster::with_topology(replicas, spares, mode);
+        if keeps_copies {
+            cluster.world.saves(true);
+        }
+        replicas_survive(cluster, &events);
     }
 }

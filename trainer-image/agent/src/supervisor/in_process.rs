@@ -26,6 +26,7 @@ use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
 use crate::watchdog::{Stall, Watchdog};
 
 mod lives;
+mod parting;
 mod sharded;
 
 use lives::Lives;
@@ -48,6 +49,7 @@ pub(crate) async fn run(
         unfinished: BTreeMap::new(),
         asked: false,
         stall: None,
+        parting_since: None,
     };
     if worker.lives.is_none() {
         worker.start_all()?;
@@ -74,6 +76,8 @@ struct Worker<'a> {
     /// Whether the processes were asked to end. Then their exits are not failures.
     asked: bool,
     stall: Option<Stall>,
+    /// Since when processes that have lost another one of their replica may keep their state.
+    parting_since: Option<Instant>,
 }
 
 impl Worker<'_> {

@@ -52,6 +52,11 @@ impl Watch {
         self.watchdog.forget_one(local_rank);
     }
 
+    /// The longest step of the processes; zero before the first.
+    pub(crate) fn longest_step(&self) -> Duration {
+        self.watchdog.longest_step()
+    }
+
     /// Checks all running processes; if one hangs, logs all of them. No process is judged while
     /// statuses cannot be written, because then they stay the same.
     pub(crate) fn look(

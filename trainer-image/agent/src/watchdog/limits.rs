@@ -84,9 +84,10 @@ impl Limits {
             (Policy::Off, _) | (_, Phase::Lobby | Phase::Stranded) => return None,
             (Policy::Auto, _) => (self.learned(phase, longest, before), self.least(phase)),
             // The setting limits steps. Preparing and saving may take longer.
-            (Policy::After(limit), Phase::Preparing | Phase::Forming | Phase::Saving) => {
-                (self.learned(phase, None, None), limit)
-            }
+            (
+                Policy::After(limit),
+                Phase::Preparing | Phase::Forming | Phase::Saving | Phase::Parting,
+            ) => (self.learned(phase, None, None), limit),
             (Policy::After(limit), Phase::Training | Phase::Evaluating | Phase::Done) => {
                 (Duration::ZERO, limit)
             }
@@ -113,7 +114,7 @@ impl Limits {
         let unlearned = match phase {
             // These limits are not learned: bytes may move steadily for long, and then the volume
             // is away for a while.
-            Phase::Preparing | Phase::Saving => return LONG,
+            Phase::Preparing | Phase::Saving | Phase::Parting => return LONG,
             Phase::Forming => {
                 return GATHERING
                     + self.timeouts.connect

@@ -131,6 +131,16 @@ fn new_generation_is_measured_with_the_old_one_as_floor() {
 }
 
 #[test]
+fn longest_step_of_all_generations_is_known() {
+    let mut watch = Watch::new(Policy::Auto);
+    assert_eq!(watch.dog.longest_step(), Duration::ZERO);
+    watch.steps(3, 80);
+    watch.limit(&status(Phase::Training, 2, 3));
+    let longest = watch.dog.longest_step().as_secs();
+    assert!((80..90).contains(&longest), "{longest}");
+}
+
+#[test]
 fn each_phase_has_its_own_limit() {
     for (phase, limit) in [
         (Phase::Preparing, Some(1_802)),
@@ -139,6 +149,7 @@ fn each_phase_has_its_own_limit() {
         (Phase::Forming, Some(392)),
         (Phase::Evaluating, Some(1_802)),
         (Phase::Saving, Some(1_802)),
+        (Phase::Parting, Some(1_802)),
         (Phase::Done, Some(302)),
     ] {
         let mut watch = Watch::new(Policy::Auto);

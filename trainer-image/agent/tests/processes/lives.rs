@@ -6,7 +6,8 @@ use tempfile::TempDir;
 use crate::harness::{Agent, send, until};
 
 /// Logs the life, this pod's place and the generation before. It trains, and ends with the code in
-/// the file `end`, or with 143 once the file `leave` is there.
+/// the file `end`, or with 143 once the file `leave` is there. With the file `part` it keeps its
+/// part of the state, and ends.
 const SHARD: &str = r#"
     trap 'exit 143' TERM
     cd $ROUNDHOUSE_RUN_DIR
@@ -17,12 +18,37 @@ const SHARD: &str = r#"
         "$ROUNDHOUSE_REPLICA_ADDRESSES $ROUNDHOUSE_REPLICA_HOLDERS ${ROUNDHOUSE_LAST_SEEN_GENERATION:-none}" >&2
     while :; do
         [ -e leave ] && exit 143
+        [ -e part.$LOCAL_RANK ] && {
+            rm part.$LOCAL_RANK
+            status '{"phase":"Parting","rank":'$LOCAL_RANK',"generation":4,"step":17}'
+            sleep 3
+            touch kept.$LOCAL_RANK
+            exit 75
+        }
         [ -e end.$LOCAL_RANK ] && { code=$(cat end.$LOCAL_RANK); rm end.$LOCAL_RANK; exit $code; }
         sleep 0.02
     done"#;
 
 fn worker(procs: u32) -> Agent {
+    worker_with(procs, TempDir::new().unwrap(), &[])
+}
+
+/// A worker whose processes keep copies of their state.
+fn worker_with_copies(procs: u32) -> Agent {
     let dir = TempDir::new().unwrap();
+    let volume = dir.path().display().to_string();
+    let options = [
+        "--checkpoint-dir",
+        &volume,
+        "--checkpoint-local-dir",
+        &volume,
+        "--checkpoint-local-every-steps",
+        "10",
+    ];
+    worker_with(procs, dir, &options)
+}
+
+fn worker_with(procs: u32, dir: TempDir, more: &[&str]) -> Agent {
     let place = dir.path().join("replica");
     let options = [
         "--sharded",
@@ -31,7 +57,7 @@ fn worker(procs: u32) -> Agent {
         "--replica-place-file",
     ];
     let own = ["--pod-ip", "10.0.0.2"];
-    let options = [&options[..], &[place.to_str().unwrap()], &own].concat();
+    let options = [&options[..], &[place.to_str().unwrap()], &own, more].concat();
     let agent = Agent::start_with(dir, procs, SHARD, &options);
     agent.join(1);
     agent
@@ -140,6 +166,45 @@ fn failed_process_ends_the_life_in_this_pod() {
         (agent.get("/readyz").0 == 200).then_some(())
     });
     assert_eq!(agent.restarts().ended_life, "");
+    agent.signal("TERM");
+    agent.finish();
+}
+
+#[test]
+fn process_that_lost_a_sibling_has_time_to_keep_its_state() {
+    let mut agent = worker_with_copies(2);
+    begins(&agent, "a1");
+    let (pid, _) = process(&agent, 0, "a1");
+    process(&agent, 1, "a1");
+    agent.touch("part.1");
+    until("it keeps its part", || {
+        let status = std::fs::read_to_string(agent.run_dir().join("rank-1.json"));
+        status.unwrap().contains("Parting").then_some(())
+    });
+    send("KILL", &pid);
+    is_over(&agent, "a1");
+    assert!(agent.run_dir().join("kept.1").exists());
+    let record = agent.restarts();
+    let end = record.last.unwrap();
+    assert_eq!((record.total, end.local_rank, end.exit_code), (1, 0, 137));
+    agent.signal("TERM");
+    agent.finish();
+}
+
+#[test]
+fn another_life_gives_processes_time_to_keep_their_state() {
+    let mut agent = worker_with_copies(2);
+    begins(&agent, "a1");
+    // The second process notices nothing, and is killed.
+    process(&agent, 0, "a1");
+    let (pid, _) = process(&agent, 1, "a1");
+    agent.touch("part.0");
+    begins(&agent, "a2");
+    process(&agent, 0, "a2");
+    process(&agent, 1, "a2");
+    assert!(agent.run_dir().join("kept.0").exists());
+    assert!(std::fs::read_to_string(format!("/proc/{pid}/stat")).is_err());
+    assert_eq!(agent.restarts().total, 0, "no process failed");
     agent.signal("TERM");
     agent.finish();
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -38,6 +38,13 @@ impl Socket {
             Self::Remote(stream) => PollFd::new(stream, flags),
         }];
         Ok(poll(&mut sockets, Some(&Timespec::default()))? > 0)
+    }
+
+    pub(super) fn shutdown(&self) -> std::io::Result<()> {
+        match self {
+            Self::Local(stream) => stream.shutdown(Shutdown::Both),
+            Self::Remote(stream) => stream.shutdown(Shutdown::Both),
+        }
     }
 
     pub(super) fn read(&mut self, bytes: &mut [u8], timeout: Duration) -> std::io::Result<()> {

@@ -10,6 +10,9 @@ use crate::checkpoint::directory::{parsed, sync_directory};
 
 /// Extension of a copy while it is written.
 const PARTIAL: &str = "partial";
+/// Extension of the last part of a process that ends, while it is written. The thread may write a
+/// copy of the same state.
+const PARTING: &str = "parting";
 /// Extension of a copy that could not be read.
 const UNREADABLE: &str = "unreadable";
 /// What the name of a shard's directory begins with.
@@ -53,8 +56,28 @@ impl Directory {
         id: CheckpointId,
         write: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.complete_as(PARTIAL, shard, id, write)
+    }
+
+    /// As [`Self::complete`], also while another thread may write a copy of the same state.
+    pub(super) fn complete_beside_copies(
+        &self,
+        shard: u32,
+        id: CheckpointId,
+        write: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.complete_as(PARTING, shard, id, write)
+    }
+
+    fn complete_as(
+        &self,
+        extension: &str,
+        shard: u32,
+        id: CheckpointId,
+        write: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
         let path = self.path(shard, id);
-        let partial = path.with_extension(PARTIAL);
+        let partial = path.with_extension(extension);
         let directory = self.of_shard(shard);
         let written = || {
             std::fs::create_dir_all(&directory)?;
@@ -108,8 +131,11 @@ impl Directory {
             .filter(|it| are_own(*it))
         {
             let directory = self.of_shard(shard);
-            let is_of_no_use =
-                |name: &str| [PARTIAL, UNREADABLE].iter().any(|it| name.ends_with(it));
+            let is_of_no_use = |name: &str| {
+                [PARTIAL, PARTING, UNREADABLE]
+                    .iter()
+                    .any(|it| name.ends_with(it))
+            };
             let partial = |name: &str| is_of_no_use(name).then(|| directory.join(name));
             let partial = parsed(&directory, partial)?;
             partial.iter().try_for_each(|path| remove(path))?;

@@ -3,16 +3,13 @@
 use std::time::Instant;
 
 use super::writer::Ended;
-use super::{Begun, LocalCopies};
+use super::{Begun, LocalCopies, MIB};
 use crate::checkpointing::Checkpointing;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::member::Member;
 use crate::state::State;
 use crate::world::{SavingSum, World};
-
-/// Bytes in a unit of messages.
-const MIB: u64 = 1 << 20;
 
 impl<R: Rendezvous> Member<'_, R> {
     /// Whether the job keeps copies.

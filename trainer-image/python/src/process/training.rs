@@ -286,6 +286,11 @@ impl Training {
         }
     }
 
+    /// Keeps what this process has of the state: see [`Member::keep_part`].
+    pub(super) fn keep_part(&mut self) {
+        self.member.keep_part(&self.state);
+    }
+
     /// Must be called when this process ends, so that its peers get an error at once.
     pub(super) fn give_up(&mut self) {
         if self.member.world().is_ok() {

@@ -18,15 +18,15 @@ impl Job {
         Self::new_replicas(config, replicas, size, checkpoint).begin(&super::digits())
     }
 
-    /// Starts a replica of `size` workers, each of which holds second copies of the state of the
-    /// one before if it `has_peer_copies`.
-    pub(crate) fn replica_with_copies(
+    /// Starts replicas of `size` workers that keep copies. Each worker holds second copies of the
+    /// state of the one before if the job `has_peer_copies`.
+    pub(crate) fn replicas_with_copies(
         config: &Value,
-        size: u32,
+        (replicas, size): (u32, u32),
         checkpoint: CheckpointEnvironment,
         has_peer_copies: bool,
     ) -> Self {
-        let mut job = Self::new_replicas(config, 1, size, checkpoint);
+        let mut job = Self::new_replicas(config, replicas, size, checkpoint);
         job.has_peer_copies = has_peer_copies;
         job.begin(&super::digits())
     }
@@ -35,6 +35,11 @@ impl Job {
     pub(crate) fn kill_at(&mut self, rank: u32, point: &str) {
         super::replace(&self.path("fault"), &format!("{rank}:{point}"));
         assert_eq!(self.exit_code(rank as usize), None, "{}", self.logs());
+    }
+
+    /// Makes a rank lose its connections to the other processes of its replica.
+    pub(crate) fn cut_links(&self, rank: u32) {
+        super::replace(&self.path("fault"), &format!("{rank}:Cut"));
     }
 
     fn new_replicas(

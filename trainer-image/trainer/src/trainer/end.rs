@@ -84,6 +84,7 @@ impl Trainer<'_> {
         let factor = self.loss_factor(&self.member.local_state.position);
         self.count(&batch, verdict, finite);
         self.member.note(&batch, loss, &end.saving);
+        self.uncounted_updates = self.uncounted_updates.saturating_sub(1);
         self.prepare_sync(verdict, factor)?;
         if faults::flips_bit(self.member.world()?.rank(), batch.step) {
             self.work.tensors.flip_a_bit()?;

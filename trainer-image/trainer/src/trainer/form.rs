@@ -26,6 +26,8 @@ impl Trainer<'_> {
         roundhouse_c10d::empty_cache(self.work.task.parameters().device())?;
         self.last_step = LastStep::default();
         self.longest_evaluation = None;
+        // What the device has not updated after a failure is settled: this rank claims its state.
+        self.uncounted_updates = 0;
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);
         };

@@ -143,6 +143,7 @@ impl<'reporter> Trainer<'reporter> {
             commit: commit_on(device, replica.as_ref()),
             replica,
             pending: None,
+            uncounted_updates: 0,
             tracer,
             data: Some(data),
             host_syncs: host_syncs::from_environment()?,

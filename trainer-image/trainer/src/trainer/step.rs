@@ -150,7 +150,14 @@ impl Trainer<'_> {
 
     /// Checks that all processes of the replica have the same outcome of the vote.
     fn confirm(&mut self, step: u64) -> Result<(), Failure> {
-        faults::point(Point::Column, self.member.world()?.rank(), step);
+        let rank = self.member.world()?.rank();
+        faults::point(Point::Column, rank, step);
+        if faults::cuts_links(rank)
+            && let Some(replica) = &self.replica
+        {
+            let cut = replica.cut();
+            cut.map_err(|error| Failure::internal(error.to_string()))?;
+        }
         self.confirm_with_replica()
     }
 
@@ -179,6 +186,7 @@ impl Trainer<'_> {
         let Begun {
             stopwatch, rate, ..
         } = begun;
+        self.uncounted_updates += 1;
         let parameters = self.work.task.parameters_mut();
         stopwatch.time(Section::Optimizer, || {
             self.work.update.apply(parameters, *rate, signals)

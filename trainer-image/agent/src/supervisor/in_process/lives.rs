@@ -99,14 +99,15 @@ impl Worker<'_> {
         self.lives.is_some() && !self.asked && self.ended.is_empty()
     }
 
-    /// Whether a process ended because its life is over, and not by a failure of its own: the agent
-    /// killed it for another life, or its replica leaves the generation without this pod.
+    /// Whether a process ended because its life is over, and not by a failure of its own: there is
+    /// another life, or its replica leaves the generation without this pod.
     pub(super) fn ends_with_life(&mut self, local_rank: u32, end: End, was_killed: bool) -> bool {
         let Some(lives) = &self.lives else {
             return false;
         };
         let has_left = ExitCode::from_code(end.code()) == Some(ExitCode::Left);
-        let is_over = !self.asked && (has_left || was_killed && lives.are_replaced);
+        let is_replaced = lives.are_replaced && (was_killed || end.is_peer_failure());
+        let is_over = !self.asked && (has_left || is_replaced);
         if is_over {
             let status = self.status(local_rank);
             if let Some(replica) = &mut self.replica {
@@ -118,6 +119,7 @@ impl Worker<'_> {
 
     /// Reports the end of a life, and begins the next one.
     pub(super) async fn follow_lives(&mut self) {
+        self.end_parting();
         let options = self.options;
         let Some(lives) = &mut self.lives else { return };
         lives.look(options);
@@ -129,10 +131,7 @@ impl Worker<'_> {
             if has_next && !lives.are_replaced {
                 say("the replica has another life: ending the processes of this one");
                 lives.are_replaced = true;
-                if let Some(replica) = &mut self.replica {
-                    replica.kills(self.processes.running().map(|(_, local)| local));
-                }
-                self.processes.kill_all();
+                self.end_siblings();
             }
             return;
         }

@@ -60,7 +60,7 @@ impl Worker<'_> {
                 .accepts_all(ended, &siblings, has_trained, step)
     }
 
-    /// Kills the siblings of a process of a sharded worker that has failed, unless the agent itself
+    /// Ends the siblings of a process of a sharded worker that has failed, unless the agent itself
     /// has killed the process for a sibling.
     pub(super) fn end_replica(&mut self, local_rank: u32, was_killed: bool) {
         let status = self.status(local_rank);
@@ -69,9 +69,7 @@ impl Worker<'_> {
         };
         replica.bury(&self.options.run_dir, local_rank, status);
         if !was_killed {
-            let siblings = self.processes.running().map(|(_, local)| local);
-            replica.kills(siblings);
-            self.processes.kill_all();
+            self.end_siblings();
         }
     }
 
