@@ -257,6 +257,8 @@ pub struct Container {
     /// Reason and message while it, or a container that must start before it, waits:
     /// `ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError` or another one.
     pub waiting: Option<Waiting>,
+    /// Since when it runs, by its node's clock; `None` if it does not.
+    pub started_at: Option<Timestamp>,
     /// Its current termination, or else the last one.
     pub termination: Option<Termination>,
 }

@@ -7,6 +7,7 @@
 //! [`lives`] says when the processes of a replica start together.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use roundhouse_contract::{Action, Incarnation, Membership};
@@ -23,7 +24,10 @@ mod expand;
 mod fill;
 mod former;
 pub(crate) mod lives;
+
+mod merge;
 mod reunite;
+mod whole;
 
 pub(crate) use combine::pods_in;
 
@@ -45,6 +49,8 @@ pub(crate) struct Replicas<'a> {
     pub(crate) surplus: Vec<(&'a Pod, DeleteReason)>,
     /// For each missing pod of a wanted replica the index of the replica, in order.
     pub(crate) holes: Vec<u32>,
+    /// When a running pod that still waits for the others of its replica may complete another one.
+    pub(crate) patience_left: Option<Duration>,
     /// Pods by their own index, of each the highest attempt that is not terminating.
     pub(crate) pods: BTreeMap<u32, &'a Pod>,
     /// Pods that must not train any more because of a fault of their node, by UID.

@@ -1,11 +1,12 @@
 //! Gives each pod its place in a replica.
 //!
 //! A pod that has a document of a place keeps it. All other pods are interchangeable, within a
-//! topology domain if the job requires it. They fill holes, those that run before those that do not
-//! yet, and the rest are spares. If a pod cannot train (it failed, or its node does not answer or
-//! is bad) and a spare can, the spare takes its place at once. At least one pod stays: its agent
-//! ends the processes of the life before, so they cannot train beside the new ones. A replica whose
-//! pods are all out of touch keeps its places, because its processes may still train.
+//! topology domain if the job requires it. Those that run make as many whole replicas as they can.
+//! The others fill holes, running ones first, and the rest are spares. If a pod cannot train (it
+//! failed, or its node does not answer or is bad) and a spare can, the spare takes its place at
+//! once. At least one pod stays: its agent ends the processes of the life before, so they cannot
+//! train beside the new ones. A replica whose pods are all out of touch keeps its places, because
+//! its processes may still train.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,9 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use jiff::Timestamp;
 
 use super::domains::DomainRule;
-use super::fill::{fill, merge};
+use super::fill::fill;
 use super::former::{former, leaving};
+use super::merge::merge;
 use super::reunite::reunite;
+use super::whole::{Rules, complete};
 use super::{Replica, Replicas};
 use crate::generation::beside::newest_formed;
 use crate::generation::copies::{self, Holders};
@@ -50,7 +53,17 @@ pub(super) fn assign<'a>(
         keep_copies: copies::are_kept(job),
     };
     reunite(&mut places, holders, rule, is_fit);
+    let rules = Rules {
+        domains: rule,
+        is_fit: &is_fit,
+        now,
+    };
+    complete(&mut places, job.replicas, &mut free, &rules);
     merge(&mut places, job.replicas as usize, rule, is_fit);
+    let running = rules.running(&free);
+    let waits = running.values();
+    let waits = waits.filter_map(|pod| rules.left_to_wait(&places, &running, pod));
+    let patience_left = waits.min();
     let holes = fill(&mut places, job.replicas, &mut free, rule, is_fit);
     let mut spares: Vec<&Pod> = free.into_iter().chain(displaced).collect();
     // Those that can train stay.
@@ -104,6 +117,7 @@ pub(super) fn assign<'a>(
         spares,
         surplus,
         holes,
+        patience_left,
         pods,
         condemned,
         others,

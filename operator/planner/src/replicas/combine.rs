@@ -67,6 +67,7 @@ pub(super) fn combine(replica: &Replica<'_>, life: Option<&str>, version: String
         container: Container {
             restarts: sum(pods.iter().map(|pod| pod.container.restarts)),
             waiting: pods.iter().find_map(|pod| pod.container.waiting.clone()),
+            started_at: None,
             termination: completed
                 .and_then(end_of_member)
                 .map(|end| Termination {

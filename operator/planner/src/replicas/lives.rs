@@ -30,6 +30,9 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
     let Some(replicas) = draft.replicas else {
         return;
     };
+    if let Some(left) = replicas.patience_left {
+        draft.requeue(left);
+    }
     for replica in replicas.all.values() {
         // A surplus replica is about to go.
         if !draft.members.workers.contains_key(&replica.index) {

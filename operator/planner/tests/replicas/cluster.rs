@@ -131,6 +131,7 @@ impl Cluster {
 
     /// Each pod starts, and ended containers restart.
     pub(crate) fn kubelets_work(&mut self) {
+        let now = self.world.now;
         for at in 0..self.world.observed.pods.len() {
             let pod = &mut self.world.observed.pods[at];
             if pod.unreachable {
@@ -139,6 +140,7 @@ impl Cluster {
             if pod.phase == PodPhase::Pending {
                 pod.phase = PodPhase::Running;
                 pod.ip = Some(format!("10.0.0.{}", pod.uid));
+                pod.container.started_at = Some(now);
                 pod.node = Some(format!("n{}", pod.index.unwrap() % 3));
                 self.schedule(at);
             }
@@ -147,6 +149,7 @@ impl Cluster {
             let has_ended = end.is_some_and(|end| end.restarts == pod.container.restarts);
             if has_ended && pod.phase == PodPhase::Running && !pod.deleting {
                 self.world.restarts(at);
+                self.world.observed.pods[at].container.started_at = Some(now);
             }
         }
     }

@@ -8,4 +8,5 @@ mod failures;
 mod lives;
 mod places;
 mod properties;
+mod scarce;
 mod scheduler;

@@ -60,8 +60,14 @@ pub(super) fn container(status: &ContainerStatus) -> Container {
     Container {
         restarts,
         waiting: waiting(status),
+        started_at: started_at(status),
         termination: now.or(before),
     }
+}
+
+fn started_at(status: &ContainerStatus) -> Option<Timestamp> {
+    let running = status.state.as_ref()?.running.as_ref()?;
+    running.started_at.as_ref().map(|time| time.0)
 }
 
 /// The reason for which a container waits, if it waits.

@@ -249,6 +249,22 @@ fn waiting_container_shows_the_end_of_its_last_run() {
     }
 }
 
+#[test]
+fn only_a_running_container_has_a_start() {
+    let at = "2026-01-01T00:00:02Z";
+    let cases = [
+        (json!({"running": {"startedAt": at}}), at.parse().ok()),
+        (
+            json!({"terminated": {"exitCode": 1, "startedAt": at}}),
+            None,
+        ),
+        (json!({"waiting": {"reason": "CrashLoopBackOff"}}), None),
+    ];
+    for (state, started_at) in cases {
+        assert_eq!(restarted(1, &state).container.started_at, started_at);
+    }
+}
+
 /// A pod with these init containers, each with its count of restarts, its state and its last state,
 /// and its trainer.
 fn with_init(all: &[(&str, u32, Value, Value)], trainer: &Value) -> Pod {
