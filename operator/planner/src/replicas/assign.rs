@@ -45,7 +45,7 @@ pub(super) fn assign<'a>(
     let (mut places, mut free) = claims(&pods, size);
     let fit = free.iter().copied().filter(|pod| is_fit(pod)).collect();
     let rule = DomainRule::of(job);
-    let displaced = vacate(&mut places, fit, rule, is_out);
+    let mut displaced = vacate(&mut places, fit, rule, is_out);
     add_missing(&mut places, job.replicas, size);
     let membership = observed.status.membership.as_ref();
     let holders = Holders {
@@ -59,7 +59,7 @@ pub(super) fn assign<'a>(
         now,
     };
     complete(&mut places, job.replicas, &mut free, &rules);
-    merge(&mut places, job.replicas as usize, rule, is_fit);
+    displaced.extend(merge(&mut places, job.replicas as usize, &mut free, &rules));
     let running = rules.running(&free);
     let waits = running.values();
     let waits = waits.filter_map(|pod| rules.left_to_wait(&places, &running, pod));

@@ -3,18 +3,22 @@
 use std::cmp::Reverse;
 
 use super::assign::Places;
-use super::domains::DomainRule;
+use super::whole::Rules;
 use crate::observed::Pod;
 
-/// Completes a replica with pods of others, if each of them lacks a pod and none of them trains:
-/// otherwise each would wait for a pod that may never come.
-pub(super) fn merge(
-    places: &mut Places<'_>,
+/// Completes replicas with pods of others and with free ones, if each lacks a pod and none of them
+/// trains: otherwise each would wait for a pod that may never come. Returns the pods that lose
+/// their places.
+pub(super) fn merge<'a>(
+    places: &mut Places<'a>,
     num_replicas: usize,
-    rule: DomainRule,
-    is_fit: impl Fn(&Pod) -> bool,
-) {
-    let num_fit = |pods: &[Option<&Pod>]| pods.iter().flatten().filter(|pod| is_fit(pod)).count();
+    free: &mut Vec<&'a Pod>,
+    rules: &Rules<'_>,
+) -> Vec<&'a Pod> {
+    let num_fit = |pods: &[Option<&Pod>]| {
+        let present = pods.iter().flatten();
+        present.filter(|pod| (rules.is_fit)(pod)).count()
+    };
     let trains = |pods: &[Option<&Pod>]| pods.iter().flatten().any(|pod| pod.ready);
     let mut torn: Vec<(Reverse<usize>, u32)> = places
         .iter()
@@ -23,35 +27,48 @@ pub(super) fn merge(
         .collect();
     // While one replica trains, the others wait for their own pods.
     if torn.len() < places.len().min(num_replicas) || torn.len() < 2 {
-        return;
+        return Vec::new();
     }
     // The replica with the most pods needs the fewest others.
     torn.sort_unstable();
-    let torn: Vec<u32> = torn.into_iter().map(|(_, index)| index).collect();
-    let _ = torn
-        .iter()
-        .any(|target| complete(places, *target, &torn, rule, &is_fit));
+    // One without such a pod is empty, or its processes may still train out of touch.
+    let targets = torn.iter().filter(|(num_fit, _)| num_fit.0 > 0);
+    let targets: Vec<u32> = targets.map(|(_, index)| *index).collect();
+    let mut torn: Vec<u32> = torn.into_iter().map(|(_, index)| index).collect();
+    let mut displaced = Vec::new();
+    for target in targets {
+        if let Some(unfit) = complete(places, target, &torn, free, rules) {
+            torn.retain(|index| *index != target);
+            displaced.extend(unfit);
+        }
+    }
+    displaced
 }
 
-/// Completes this replica with pods of the other torn ones, those with the fewest pods first.
-/// Returns whether they have enough.
-fn complete(
-    places: &mut Places<'_>,
+/// Completes this replica with free pods, and then with those of the other torn ones, those with
+/// the fewest pods first. Returns the pods that free ones replace, or `None` if all of them are not
+/// enough.
+fn complete<'a>(
+    places: &mut Places<'a>,
     target: u32,
     torn: &[u32],
-    rule: DomainRule,
-    is_fit: impl Fn(&Pod) -> bool,
-) -> bool {
-    let Some(pods) = places.get(&target) else {
-        return false;
-    };
-    let mut whole: Vec<Option<&Pod>> = pods.iter().map(|it| it.filter(|pod| is_fit(pod))).collect();
+    free: &mut Vec<&'a Pod>,
+    rules: &Rules<'_>,
+) -> Option<Vec<&'a Pod>> {
+    let fit = |pod: &&'a Pod| (rules.is_fit)(pod);
+    let pods = places.get(&target)?;
+    let mut whole: Vec<Option<&Pod>> = pods.iter().map(|it| it.filter(fit)).collect();
     let others = torn.iter().rev().filter(|index| **index != target);
     let others = others.flat_map(|index| {
         let pods = places.get(index).into_iter().flatten().enumerate();
-        pods.filter_map(move |(at, pod)| Some((*index, at, (*pod)?)))
+        pods.filter_map(move |(at, pod)| Some((Some((*index, at)), (*pod)?)))
     });
-    let mut donors: Vec<(u32, usize, &Pod)> = others.filter(|(.., pod)| is_fit(pod)).collect();
+    let others = others.filter(|(_, pod)| fit(pod));
+    let running = rules.running(free);
+    let waits = |pod: &Pod| rules.left_to_wait(places, &running, pod).is_some();
+    let come = running.values().copied().filter(|pod| !waits(pod));
+    let mut donors: Vec<(Option<(u32, usize)>, &'a Pod)> =
+        come.map(|pod| (None, pod)).chain(others).collect();
     let mut moves = Vec::new();
     for hole in 0..whole.len() {
         if whole.get(hole).is_none_or(Option::is_some) {
@@ -59,25 +76,26 @@ fn complete(
         }
         let found = donors
             .iter()
-            .position(|(.., pod)| rule.may_join(target, &whole, pod));
-        let Some(found) = found else {
-            return false;
-        };
-        let (donor, at, pod) = donors.remove(found);
+            .position(|(_, pod)| rules.domains.may_join(target, &whole, pod));
+        let (donor, pod) = donors.remove(found?);
         if let Some(slot) = whole.get_mut(hole) {
             *slot = Some(pod);
         }
-        moves.push((hole, donor, at));
+        moves.push((hole, donor, pod));
     }
-    for (hole, donor, at) in moves {
-        let given = places.get_mut(&donor).and_then(|pods| pods.get_mut(at));
-        let given = given.and_then(Option::take);
+    let mut displaced = Vec::new();
+    for (hole, donor, pod) in moves {
         let slot = places.get_mut(&target).and_then(|pods| pods.get_mut(hole));
-        let unfit = slot.and_then(|slot| std::mem::replace(slot, given));
+        let unfit = slot.and_then(|slot| slot.replace(pod));
+        let Some((donor, at)) = donor else {
+            free.retain(|it| !std::ptr::eq(*it, pod));
+            displaced.extend(unfit);
+            continue;
+        };
         // A pod that cannot train takes the place of the one that can.
         if let Some(slot) = places.get_mut(&donor).and_then(|pods| pods.get_mut(at)) {
             *slot = unfit;
         }
     }
-    true
+    Some(displaced)
 }

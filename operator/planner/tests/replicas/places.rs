@@ -108,21 +108,24 @@ fn spare_takes_the_place_of_a_lost_pod() {
 
 #[test]
 fn replica_that_is_cut_off_as_a_whole_keeps_its_places() {
-    let mut cluster = Cluster::training(1, 2);
-    cluster.is_cut_off("digits-worker-0-0", true);
-    cluster.is_cut_off("digits-worker-1-0", true);
-    // They train on where the operator does not see it, and spares must not begin beside them.
-    cluster.settle();
-    assert_eq!(cluster.world.generation(), 1);
-    assert_eq!(
-        cluster.replica(0),
-        ["digits-worker-0-0", "digits-worker-1-0"]
-    );
-    assert_eq!(cluster.formed(), [1]);
-    cluster.is_cut_off("digits-worker-0-0", false);
-    cluster.is_cut_off("digits-worker-1-0", false);
-    cluster.settle();
-    assert_eq!(cluster.world.state(), "Training");
+    for replicas in [1, 2] {
+        let mut cluster = Cluster::training(replicas, 2);
+        let pods = (0..replicas * 2).map(|index| format!("digits-worker-{index}-0"));
+        let pods: Vec<String> = pods.collect();
+        for pod in &pods {
+            cluster.is_cut_off(pod, true);
+        }
+        // They train on where the operator does not see it, and spares must not begin beside them.
+        cluster.settle();
+        assert_eq!(cluster.world.generation(), 1);
+        assert_eq!(cluster.replica(0), pods[..2]);
+        assert_eq!(cluster.formed(), [1]);
+        for pod in &pods {
+            cluster.is_cut_off(pod, false);
+        }
+        cluster.settle();
+        assert_eq!(cluster.world.state(), "Training");
+    }
 }
 
 #[test]
@@ -310,4 +313,34 @@ fn processes_of_all_pods_hold_the_model() {
         error.message.contains("so that their product is 2"),
         "{error}"
     );
+}
+
+/// Three pods per replica. Two replicas have lost two each, and one spare runs: together they are
+/// one replica.
+#[test]
+fn spare_joins_replicas_that_are_put_together() {
+    let mut cluster = Cluster::of(2, 1);
+    cluster.world.job.pods_per_replica = 3;
+    cluster.step();
+    for index in 0..7 {
+        let at = cluster.at(&format!("digits-worker-{index}-0"));
+        cluster.world.prepared(at);
+        cluster.world.observed.pods[at].ready = false;
+    }
+    cluster.step();
+    assert_eq!((cluster.replica(0).len(), cluster.replica(1).len()), (3, 3));
+    for index in [1, 2, 4, 5] {
+        cluster.vanishes(&format!("digits-worker-{index}-0"));
+    }
+    // There is no room for other pods.
+    for round in 0..3 {
+        cluster.world.observed.nonce = format!("{round:032x}");
+        cluster.step();
+    }
+    let together = [
+        "digits-worker-0-0",
+        "digits-worker-6-0",
+        "digits-worker-3-0",
+    ];
+    assert_eq!(cluster.replica(0), together);
 }
