@@ -20,8 +20,8 @@ pub enum Phase {
     Evaluating,
     /// It waits until the last checkpoint and the results are written.
     Saving,
-    /// Its replica has lost a process, so it ends. First it keeps its part of the state.
-    Parting,
+    /// Its replica has lost a process, so it ends. First it saves its part of the state.
+    SavingPart,
     /// It is complete and about to exit with 0.
     Done,
 }
@@ -31,7 +31,7 @@ impl Phase {
     /// pod Ready. A member that is not Ready shows the operator that its generation is broken.
     #[must_use]
     pub const fn is_ready(self) -> bool {
-        !matches!(self, Self::Preparing | Self::Stranded | Self::Parting)
+        !matches!(self, Self::Preparing | Self::Stranded | Self::SavingPart)
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn rank_that_prepares_or_has_lost_another_is_not_ready() {
-        for phase in [Phase::Preparing, Phase::Stranded, Phase::Parting] {
+        for phase in [Phase::Preparing, Phase::Stranded, Phase::SavingPart] {
             assert!(!phase.is_ready(), "{phase:?}");
         }
         assert!(Phase::Lobby.is_ready() && Phase::Done.is_ready());

@@ -148,10 +148,17 @@ async fn pods_that_are_left_of_two_replicas_continue_together() {
     let first = drill.trains(2, 0).await;
     drill.has_copies(first).await;
     let [[_, second_of_one], [first_of_other, _]] = drill.replicas(first).await;
-    // No process commits a step after the first one is stopped.
+    // A process that is stopped between two steps holds up all others at the same step.
+    drill.pace(1_000);
+    let before = drill.num_committed(first);
+    let slow = until("slow steps", DEADLINE, || async {
+        Ok((drill.num_committed(first) > before + 1).then_some(()))
+    });
+    drill.or_dump(slow.await).await;
     for pod in [&second_of_one, &first_of_other] {
         assert!(processes::send(drill.process_of(pod), Signal::STOP));
     }
+    drill.pace(50);
     let fault = Fault::DeleteByForce;
     futures::join!(
         fault.inject(&drill, &second_of_one),

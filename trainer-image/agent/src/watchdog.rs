@@ -229,7 +229,7 @@ const fn name(phase: Phase) -> &'static str {
         Phase::Training => "Training",
         Phase::Evaluating => "Evaluating",
         Phase::Saving => "Saving",
-        Phase::Parting => "Parting",
+        Phase::SavingPart => "SavingPart",
         Phase::Done => "Done",
     }
 }

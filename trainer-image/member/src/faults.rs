@@ -96,7 +96,7 @@ pub fn point(point: Point, rank: u32, step: u64) {
     }
 }
 
-/// Whether the file of faults names this one. The file is removed, so the fault happens once.
+/// Whether the file of faults contains this one. Removes the file, so the fault happens once.
 #[cfg(feature = "faults")]
 fn is_chosen(fault: &str) -> bool {
     let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_FILE") else {

@@ -10,6 +10,7 @@
 //! [`roundhouse_elastic::local_copies`] decides which copies stay.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -28,10 +29,9 @@ mod directory;
 mod file;
 mod holder;
 mod holding;
+mod just_in_time;
 mod member;
 mod message;
-mod orders;
-mod parting;
 mod peer;
 mod pods;
 mod prepare;
@@ -46,7 +46,6 @@ use file::Kind;
 use holder::{Pairs, read_pair};
 use holding::Holding;
 use member::copies_of;
-use orders::Orders;
 use pods::Pods;
 use volumes::Volumes;
 use writer::{Done, Ended, NewCopy, Request};
@@ -86,7 +85,8 @@ pub struct LocalCopies {
     num_requested: u32,
     /// Whether the last copy could not be written.
     has_failed: bool,
-    orders: Arc<Orders>,
+    /// Set when copies must not get their names any more.
+    is_discarded: Arc<AtomicBool>,
 }
 
 /// What became of a copy that is due.
@@ -248,7 +248,7 @@ impl LocalCopies {
     /// Deletes all copies of this process' part, because its state is suspect. Without its part the
     /// copies of its siblings are of no use either.
     pub(crate) fn discard(&mut self, layout: Option<&Layout>) {
-        self.orders.discard();
+        self.is_discarded.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + DISCARD_TIMEOUT;
         while self.is_writing() {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -273,7 +273,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             | Phase::Forming
             | Phase::Training
             | Phase::Stranded
-            | Phase::Parting
+            | Phase::SavingPart
             | Phase::Done => None,
         };
         if let (Some(activity), Some(peers)) = (activity, &self.peers) {

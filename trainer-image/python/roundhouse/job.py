@@ -412,7 +412,7 @@ class Job:
         self._ended()
         is_lost = self._generations.is_between_generations and not self._loops.is_finished
         if error is not None and self._replica is not None and self._replica.explains(error):
-            self._keep_part()
+            self._save_part()
         self._open.close()
         if isinstance(error, KeyboardInterrupt):
             if self._generations.group is not None:
@@ -452,16 +452,16 @@ class Job:
         if isinstance(error, SystemExit):
             self._generations.end()  # Other errors end the process at once.
 
-    def _keep_part(self) -> None:
-        """Must be called if the replica has lost a process: keeps what this one has of the state
-        for the next life, if the job keeps copies in its pods."""
-        if not self._open.keeps_committed_state:
+    def _save_part(self) -> None:
+        """Saves this process's part of the state for the next life of the replica, if the job keeps
+        copies. Must be called if the replica has lost a process."""
+        if not self._open.has_committed_state:
             return
         try:
             self._open.forget()
-            self._process.keep_part()
+            self._process.save_part()
         except Exception as trouble:
-            print(f"roundhouse: this process cannot keep its part of the state: {words_of(trouble)}", file=sys.stderr)
+            print(f"roundhouse: this process cannot save its part of the state: {words_of(trouble)}", file=sys.stderr)
 
     def _fail(self, error: BaseException) -> None:
         code, words = explained(error)

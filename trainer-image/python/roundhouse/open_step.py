@@ -85,7 +85,7 @@ class OpenStep:
         self._checks = CommitChecks(row, self._gradients, self._replica, is_manual=is_manual)
         # Whether the job itself changes gradients and steps optimizers.
         self._is_committing = False
-        # Whether a step is being applied and does not count yet.
+        # Whether an update has begun whose step does not count yet; also after a failed update.
         self._is_applying = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
@@ -123,9 +123,10 @@ class OpenStep:
         return self.step is not None or self._slices.has_begun
 
     @property
-    def keeps_committed_state(self) -> bool:
-        """Whether the state is that of the last committed step, apart from what :meth:`forget`
-        undoes. The script may change it between the commit and the end of the body."""
+    def has_committed_state(self) -> bool:
+        """Whether the tensors are those of the last committed step once :meth:`forget` has undone
+        the open step. False from a commit to the end of the body, where the script may change
+        them."""
         return not self._is_applying and (self.is_incomplete or not self.is_in_body)
 
     def begin(self, step: Step, sampler: Sampler) -> None:

@@ -356,11 +356,11 @@ impl Process {
         }
     }
 
-    /// Keeps what this process has of the state, for the next life of its replica, which has lost
+    /// Saves this process' part of the state for the next life of its replica, which has lost
     /// another process. Failures are logged.
-    fn keep_part(&mut self, py: Python<'_>) {
+    fn save_part(&mut self, py: Python<'_>) {
         if let Stage::Training(training) = self.stage() {
-            py.detach(|| training.keep_part());
+            py.detach(|| training.save_part());
         }
     }
 

@@ -174,14 +174,24 @@ fn replica_that_loses_a_pod_continues_from_other_copies() {
     replica.complete();
 }
 
-/// A failing network ends all processes of a replica. Each of them keeps its part of the last
+/// A failing network ends all processes of a replica. Each of them saves its part of the last
 /// state, in the middle of a copy, too.
 #[test]
 fn replica_that_loses_a_connection_repeats_no_step() {
     for has_peer_copies in [false, true] {
         let mut replica = Replica::start(has_peer_copies);
         replica.job.wait_for("a step", |status| status.step > 5);
-        for rank in [1, 0, 2] {
+        for (rank, copies_are_slow) in [(1, false), (0, true), (2, false)] {
+            replica
+                .job
+                .pace_copies(if copies_are_slow { 5_000 } else { 0 });
+            if copies_are_slow {
+                // All ranks write the copy of a step, and train on.
+                let step = replica.job.step();
+                let is_later = |reached: u64| reached > step + 2 * EVERY;
+                let job = &replica.job;
+                job.wait_for("steps beside a copy", |status| is_later(status.step));
+            }
             replica.job.cut_links(rank);
             let codes = replica.job.exit_codes();
             assert_eq!(codes, [Some(75); 3], "{}", replica.job.logs());
@@ -193,8 +203,7 @@ fn replica_that_loses_a_connection_repeats_no_step() {
     }
 }
 
-/// Of each replica another part is left. Together they are a state, with which one replica
-/// continues.
+/// Each replica loses another part. One replica continues with the parts that are left.
 #[test]
 fn pods_of_two_torn_replicas_repeat_no_step() {
     let mut replicas = Replica::of((2, 2), tempfile::tempdir().unwrap(), false);

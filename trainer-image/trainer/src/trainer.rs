@@ -99,7 +99,7 @@ pub struct Trainer<'reporter> {
     commit: Commit,
     /// If the device commits steps: the launched step whose end the host has not read.
     pending: Option<ahead::Pending>,
-    /// Number of updates of the weights that may not be counted in the position yet.
+    /// Number of steps whose update has begun and that the position does not count yet.
     uncounted_updates: u32,
     tracer: Tracer,
     /// Description of the data, until rank 0 has logged it.
@@ -114,11 +114,12 @@ impl Trainer<'_> {
     /// The reason why the process ends before training is complete.
     pub fn run(mut self) -> Result<(), Failure> {
         let result = self.train();
+        // After an interrupted update the weights are those of no step.
         if let Err(failure) = &result
             && failure.is_replica_lost()
             && self.uncounted_updates == 0
         {
-            self.member.keep_part(&self.work.tensors);
+            self.member.save_part(&self.work.tensors);
         }
         result
     }

@@ -77,7 +77,7 @@ pub struct LocalCopies {
     pub peer_copies: Option<u32>,
     /// Size of the volume, such as `4Gi`. It must hold two copies of the state that the pod's
     /// processes hold, and with `peerCopies` in a replica of several pods four. In a replica of
-    /// several pods, room for one more lets processes keep their last state when the replica loses
+    /// several pods, with room for one more, processes save their last state when the replica loses
     /// one of them. In memory the volume counts against the memory limit of the container. Its
     /// processes also keep a buffer of the size of one copy.
     #[schemars(length(min = 1, max = 14))]

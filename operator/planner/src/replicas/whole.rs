@@ -5,7 +5,7 @@
 //! follow their indices. So a pod waits for the others of its replica for a while before it
 //! completes another one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -109,14 +109,14 @@ fn complete_all<'a>(
     pass: Pass,
 ) -> bool {
     let is_divided = pass.must_be_near || !rules.domains.is_preferred();
-    let mut groups = BTreeMap::<Option<&str>, Vec<&'a Pod>>::new();
+    let mut groups = BTreeMap::<Option<&str>, VecDeque<&'a Pod>>::new();
     if pass.is_own_only {
-        groups.insert(None, Vec::new());
+        groups.insert(None, VecDeque::new());
     } else {
         let come = running.values().copied();
         for pod in come.filter(|pod| rules.left_to_wait(places, running, pod).is_none()) {
             let domain = pod.domain.as_deref().filter(|_| is_divided);
-            groups.entry(domain).or_default().push(pod);
+            groups.entry(domain).or_default().push_back(pod);
         }
     }
     let mut is_any = false;
@@ -137,17 +137,28 @@ fn complete_all<'a>(
             let is_one_of = |pod: &Pod| pass.is_own_only || !is_divided || is_there(pod);
             let own = own.iter().copied().filter(|(_, pod)| is_one_of(pod));
             let left = group.iter().copied();
-            let left = left.filter(|pod| pod.index.is_some_and(|it| running.contains_key(&it)));
+            let left = left.filter(|pod| !is_taken(pod, running));
             whole(pods, own, left, fits)
         });
         if let Some(found) = found {
             *pods = found;
-            let taken: BTreeSet<u32> = pods.iter().flatten().filter_map(|pod| pod.index).collect();
-            running.retain(|index, _| !taken.contains(index));
+            for index in pods.iter().flatten().filter_map(|pod| pod.index) {
+                running.remove(&index);
+            }
+            // Replicas take pods from the front, and a large job has many replicas.
+            for group in groups.values_mut() {
+                while group.front().is_some_and(|pod| is_taken(pod, running)) {
+                    group.pop_front();
+                }
+            }
             is_any = true;
         }
     }
     is_any
+}
+
+fn is_taken(pod: &Pod, running: &Running<'_>) -> bool {
+    pod.index.is_none_or(|index| !running.contains_key(&index))
 }
 
 /// The running pods whose indices suggest a hole of this replica, with their places.

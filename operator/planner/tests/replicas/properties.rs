@@ -232,9 +232,7 @@ proptest! {
         replicas in 1..4_u32, spares in 0..3_u32, events in events(), keeps_copies in any::<bool>(),
     ) {
         let mut cluster = Cluster::of(replicas, spares);
-        if keeps_copies {
-            cluster.world.saves(true);
-        }
+        cluster.world.saves(keeps_copies);
         replicas_survive(cluster, &events);
     }
 
@@ -245,9 +243,7 @@ proptest! {
     ) {
         let mode = if is_required { TopologyMode::Required } else { TopologyMode::Preferred };
         let mut cluster = Cluster::with_topology(replicas, spares, mode);
-        if keeps_copies {
-            cluster.world.saves(true);
-        }
+        cluster.world.saves(keeps_copies);
         replicas_survive(cluster, &events);
     }
 }

@@ -26,7 +26,7 @@ use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
 use crate::watchdog::{Stall, Watchdog};
 
 mod lives;
-mod parting;
+mod saving;
 mod sharded;
 
 use lives::Lives;
@@ -49,7 +49,7 @@ pub(crate) async fn run(
         unfinished: BTreeMap::new(),
         asked: false,
         stall: None,
-        parting_since: None,
+        saving_since: None,
     };
     if worker.lives.is_none() {
         worker.start_all()?;
@@ -76,8 +76,8 @@ struct Worker<'a> {
     /// Whether the processes were asked to end. Then their exits are not failures.
     asked: bool,
     stall: Option<Stall>,
-    /// Since when processes that have lost another one of their replica may keep their state.
-    parting_since: Option<Instant>,
+    /// When the agent began to wait for processes to save their parts; `None` if it does not wait.
+    saving_since: Option<Instant>,
 }
 
 impl Worker<'_> {

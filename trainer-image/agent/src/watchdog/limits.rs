@@ -86,7 +86,7 @@ impl Limits {
             // The setting limits steps. Preparing and saving may take longer.
             (
                 Policy::After(limit),
-                Phase::Preparing | Phase::Forming | Phase::Saving | Phase::Parting,
+                Phase::Preparing | Phase::Forming | Phase::Saving | Phase::SavingPart,
             ) => (self.learned(phase, None, None), limit),
             (Policy::After(limit), Phase::Training | Phase::Evaluating | Phase::Done) => {
                 (Duration::ZERO, limit)
@@ -114,7 +114,7 @@ impl Limits {
         let unlearned = match phase {
             // These limits are not learned: bytes may move steadily for long, and then the volume
             // is away for a while.
-            Phase::Preparing | Phase::Saving | Phase::Parting => return LONG,
+            Phase::Preparing | Phase::Saving | Phase::SavingPart => return LONG,
             Phase::Forming => {
                 return GATHERING
                     + self.timeouts.connect

@@ -149,7 +149,7 @@ fn each_phase_has_its_own_limit() {
         (Phase::Forming, Some(392)),
         (Phase::Evaluating, Some(1_802)),
         (Phase::Saving, Some(1_802)),
-        (Phase::Parting, Some(1_802)),
+        (Phase::SavingPart, Some(1_802)),
         (Phase::Done, Some(302)),
     ] {
         let mut watch = Watch::new(Policy::Auto);

@@ -6,8 +6,9 @@ use tempfile::TempDir;
 use crate::harness::{Agent, send, until};
 
 /// Logs the life, this pod's place and the generation before. It trains, and ends with the code in
-/// the file `end`, or with 143 once the file `leave` is there. With the file `part` it keeps its
-/// part of the state, and ends.
+/// the file `end`, or with 143 once the file `leave` is there. With the
+/// file `part.<local rank>` it reports that it saves its part, writes `saved.<local rank>` after 3 s,
+/// and ends with 75.
 const SHARD: &str = r#"
     trap 'exit 143' TERM
     cd $ROUNDHOUSE_RUN_DIR
@@ -20,9 +21,10 @@ const SHARD: &str = r#"
         [ -e leave ] && exit 143
         [ -e part.$LOCAL_RANK ] && {
             rm part.$LOCAL_RANK
-            status '{"phase":"Parting","rank":'$LOCAL_RANK',"generation":4,"step":17}'
+            status '{"phase":"SavingPart","rank":'$LOCAL_RANK',"generation":4,"step":17}'
+            # Longer than a process has that does not report it.
             sleep 3
-            touch kept.$LOCAL_RANK
+            touch saved.$LOCAL_RANK
             exit 75
         }
         [ -e end.$LOCAL_RANK ] && { code=$(cat end.$LOCAL_RANK); rm end.$LOCAL_RANK; exit $code; }
@@ -171,19 +173,19 @@ fn failed_process_ends_the_life_in_this_pod() {
 }
 
 #[test]
-fn process_that_lost_a_sibling_has_time_to_keep_its_state() {
+fn process_that_lost_a_sibling_has_time_to_save_its_state() {
     let mut agent = worker_with_copies(2);
     begins(&agent, "a1");
     let (pid, _) = process(&agent, 0, "a1");
     process(&agent, 1, "a1");
     agent.touch("part.1");
-    until("it keeps its part", || {
+    until("it saves its part", || {
         let status = std::fs::read_to_string(agent.run_dir().join("rank-1.json"));
-        status.unwrap().contains("Parting").then_some(())
+        status.unwrap().contains("SavingPart").then_some(())
     });
     send("KILL", &pid);
     is_over(&agent, "a1");
-    assert!(agent.run_dir().join("kept.1").exists());
+    assert!(agent.run_dir().join("saved.1").exists());
     let record = agent.restarts();
     let end = record.last.unwrap();
     assert_eq!((record.total, end.local_rank, end.exit_code), (1, 0, 137));
@@ -192,7 +194,7 @@ fn process_that_lost_a_sibling_has_time_to_keep_its_state() {
 }
 
 #[test]
-fn another_life_gives_processes_time_to_keep_their_state() {
+fn another_life_gives_processes_time_to_save_their_state() {
     let mut agent = worker_with_copies(2);
     begins(&agent, "a1");
     // The second process notices nothing, and is killed.
@@ -202,7 +204,7 @@ fn another_life_gives_processes_time_to_keep_their_state() {
     begins(&agent, "a2");
     process(&agent, 0, "a2");
     process(&agent, 1, "a2");
-    assert!(agent.run_dir().join("kept.0").exists());
+    assert!(agent.run_dir().join("saved.0").exists());
     assert!(std::fs::read_to_string(format!("/proc/{pid}/stat")).is_err());
     assert_eq!(agent.restarts().total, 0, "no process failed");
     agent.signal("TERM");

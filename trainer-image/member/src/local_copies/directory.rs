@@ -10,9 +10,9 @@ use crate::checkpoint::directory::{parsed, sync_directory};
 
 /// Extension of a copy while it is written.
 const PARTIAL: &str = "partial";
-/// Extension of the last part of a process that ends, while it is written. The thread may write a
-/// copy of the same state.
-const PARTING: &str = "parting";
+/// Extension of the part that a process saves before it ends, while it is written. The thread may
+/// write a copy of the same state.
+const LAST: &str = "last";
 /// Extension of a copy that could not be read.
 const UNREADABLE: &str = "unreadable";
 /// What the name of a shard's directory begins with.
@@ -66,7 +66,7 @@ impl Directory {
         id: CheckpointId,
         write: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.complete_as(PARTING, shard, id, write)
+        self.complete_as(LAST, shard, id, write)
     }
 
     fn complete_as(
@@ -97,12 +97,42 @@ impl Directory {
         superseded.try_for_each(|id| self.remove(shard, id))
     }
 
+    /// Deletes the copies of a shard that are older than `id`, except one.
+    pub(super) fn keep_newer(
+        &self,
+        shard: u32,
+        id: CheckpointId,
+        kept: Option<CheckpointId>,
+    ) -> io::Result<()> {
+        let copies = parsed(&self.of_shard(shard), CheckpointId::parse)?;
+        let is_superseded = |it: &CheckpointId| *it < id && Some(*it) != kept;
+        let mut superseded = copies.into_iter().filter(is_superseded);
+        superseded.try_for_each(|id| self.remove(shard, id))
+    }
+
     /// Number of bytes of all files.
     pub(super) fn num_bytes(&self) -> io::Result<u64> {
+        self.num_bytes_of(|_, _| true)
+    }
+
+    /// Number of bytes of all files without those of this state in the shards that `are_own`,
+    /// complete or not.
+    pub(super) fn num_bytes_beside(
+        &self,
+        id: CheckpointId,
+        are_own: impl Fn(u32) -> bool,
+    ) -> io::Result<u64> {
+        let state = id.name();
+        let is_of_state = |name: &str| name.split('.').next() == Some(&state);
+        self.num_bytes_of(|shard, name| !(are_own(shard) && is_of_state(name)))
+    }
+
+    fn num_bytes_of(&self, counts: impl Fn(u32, &str) -> bool) -> io::Result<u64> {
         let mut sum = 0;
         for shard in self.shards()? {
             let directory = self.of_shard(shard);
-            for name in parsed(&directory, |name| Some(name.to_owned()))? {
+            let counted = |name: &str| counts(shard, name).then(|| name.to_owned());
+            for name in parsed(&directory, counted)? {
                 // Another process may delete it.
                 let file = std::fs::metadata(directory.join(name));
                 sum += file.map_or(0, |file| file.len());
@@ -132,7 +162,7 @@ impl Directory {
         {
             let directory = self.of_shard(shard);
             let is_of_no_use = |name: &str| {
-                [PARTIAL, PARTING, UNREADABLE]
+                [PARTIAL, LAST, UNREADABLE]
                     .iter()
                     .any(|it| name.ends_with(it))
             };
@@ -209,9 +239,13 @@ mod tests {
             Err(io::ErrorKind::Other.into())
         };
         for shard in 0..2 {
-            directory.complete(shard, id(1), dies).unwrap_err();
-            let path = directory.path(shard, id(1));
-            std::fs::rename(path.with_extension("kept"), path.with_extension(PARTIAL)).unwrap();
+            for extension in [PARTIAL, LAST] {
+                let died = directory.complete_as(extension, shard, id(1), dies);
+                died.unwrap_err();
+                let path = directory.path(shard, id(1));
+                std::fs::rename(path.with_extension("kept"), path.with_extension(extension))
+                    .unwrap();
+            }
         }
         directory.remove_partial(|shard| shard == 1).unwrap();
         let left = |shard| {
@@ -219,6 +253,27 @@ mod tests {
                 .unwrap()
                 .count()
         };
-        assert_eq!((left(0), left(1)), (1, 0));
+        assert_eq!((left(0), left(1)), (2, 0));
+    }
+
+    #[test]
+    fn newer_copies_stay_and_do_not_count_twice() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let write = |path: &Path| std::fs::write(path, "1234");
+        for shard in [0, 1, 2] {
+            for step in [1, 2, 3] {
+                directory.complete(shard, id(step), write).unwrap();
+            }
+        }
+        // Another thread has written the same state.
+        directory.complete_beside_copies(0, id(3), write).unwrap();
+        directory.keep_newer(0, id(3), Some(id(1))).unwrap();
+        let contents = directory.contents().unwrap();
+        assert_eq!(contents[&0], [id(1), id(3)].into());
+        let is_own = |shard| shard < 2;
+        // Two copies less of 4 bytes.
+        assert_eq!(directory.num_bytes().unwrap(), 32);
+        assert_eq!(directory.num_bytes_beside(id(3), is_own).unwrap(), 24);
     }
 }

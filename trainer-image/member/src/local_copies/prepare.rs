@@ -1,6 +1,7 @@
 //! Prepares the copies of a process that starts.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 
 use roundhouse_contract::environment::LocalCopiesEnvironment;
@@ -10,7 +11,6 @@ use roundhouse_report::say_error;
 use super::directory::Directory;
 use super::holder::Pairs;
 use super::holding::Holding;
-use super::orders::Orders;
 use super::pods::Pods;
 use super::{LocalCopies, writer};
 use crate::checkpoint::Identity;
@@ -47,9 +47,9 @@ impl LocalCopies {
         let holding = hold_for_others(launch, &settings, &directory)?;
         let (requests, received) = channel();
         let (done, results) = channel();
-        let orders = Arc::new(Orders::default());
-        let of_thread = Arc::clone(&orders);
-        let serve = move || writer::serve(&received, &done, &of_thread);
+        let is_discarded = Arc::new(AtomicBool::new(false));
+        let discarded = Arc::clone(&is_discarded);
+        let serve = move || writer::serve(&received, &done, &discarded);
         std::thread::Builder::new()
             .name("local-copies".to_owned())
             .spawn(serve)
@@ -69,7 +69,7 @@ impl LocalCopies {
             is_shared: false,
             num_requested: 0,
             has_failed: false,
-            orders,
+            is_discarded,
         }))
     }
 }

@@ -84,6 +84,16 @@ impl Volumes {
         self.own(self.directory.keep(self.shard, kept))
     }
 
+    /// Deletes the copies of this process' part that are older than `id`, except one. A process that
+    /// ends may just have saved its part of a newer state.
+    pub(super) fn keep_newer(
+        &self,
+        id: CheckpointId,
+        kept: Option<CheckpointId>,
+    ) -> Result<(), VolumesError> {
+        self.own(self.directory.keep_newer(self.shard, id, kept))
+    }
+
     /// Writes a copy of this process' part into its own volume, see [`Directory::complete`].
     pub(super) fn put(
         &self,

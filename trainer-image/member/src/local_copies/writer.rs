@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,6 @@ use roundhouse_elastic::CheckpointId;
 
 use super::file::{self, Kind};
 use super::holder::{Holder, Stored};
-use super::orders::Orders;
 use super::volumes::{Volumes, VolumesError};
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -84,15 +84,13 @@ pub(super) enum NotWritten {
     State(#[from] Failure),
     #[error(transparent)]
     Volumes(#[from] VolumesError),
-    #[error("this process ends")]
-    Ends,
 }
 
 /// Fulfils all requests in their order.
-pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, orders: &Orders) {
+pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, is_discarded: &AtomicBool) {
     while let Ok(request) = requests.recv() {
         let end = match request {
-            Request::Write(copy) => written(copy, orders),
+            Request::Write(copy) => written(copy, is_discarded),
             Request::Share { id, volumes } => Done {
                 ended: Ended::Shared(share(id, &volumes)),
                 snapshot: None,
@@ -104,11 +102,11 @@ pub(super) fn serve(requests: &Receiver<Request>, done: &Sender<Done>, orders: &
     }
 }
 
-fn written(mut copy: NewCopy, orders: &Orders) -> Done {
-    let result = write(&mut copy, orders);
+fn written(mut copy: NewCopy, is_discarded: &AtomicBool) -> Done {
+    let result = write(&mut copy, is_discarded);
     let duration = copy.begun.elapsed();
     let holder = copy.volumes.holder.as_ref();
-    let holder = holder.filter(|_| result.is_ok() && !orders.are_discarded());
+    let holder = holder.filter(|_| result.is_ok() && !is_discarded.load(Ordering::Relaxed));
     let stored = holder.and_then(|holder| send_to_holder(holder, &copy));
     Done {
         ended: Ended::Written {
@@ -122,25 +120,25 @@ fn written(mut copy: NewCopy, orders: &Orders) -> Done {
 }
 
 /// Deletes what is not kept, writes the copy, and stores it in its other places.
-fn write(copy: &mut NewCopy, orders: &Orders) -> Result<(), NotWritten> {
+fn write(copy: &mut NewCopy, is_discarded: &AtomicBool) -> Result<(), NotWritten> {
     let (rank, id, volumes) = (copy.rank, copy.id, &copy.volumes);
     let row = copy.snapshot.bytes()?;
     let contents = volumes.contents()?;
+    volumes.sweep(&contents)?;
     let kept = volumes.placement.kept(&contents);
-    let make_room = || volumes.sweep(&contents).and_then(|()| volumes.keep(kept));
-    orders.delete(make_room).ok_or(NotWritten::Ends)??;
+    volumes.keep_newer(id, kept)?;
     faults::point(Point::CopyBegun, rank, id.step);
     faults::slow_copy_down();
     volumes.put(id, |path: &Path| {
         file::write(path, &copy.kind, &copy.words, row)?;
         faults::point(Point::CopyWritten, rank, id.step);
-        if orders.are_discarded() {
+        if is_discarded.load(Ordering::Relaxed) {
             return Err(io::Error::other("the state of this step is suspect"));
         }
         Ok(())
     })?;
     faults::point(Point::CopyComplete, rank, id.step);
-    if orders.are_discarded() {
+    if is_discarded.load(Ordering::Relaxed) {
         return Ok(());
     }
     Ok(volumes.share(id, kept, &contents)?)

@@ -286,9 +286,9 @@ impl Training {
         }
     }
 
-    /// Keeps what this process has of the state: see [`Member::keep_part`].
-    pub(super) fn keep_part(&mut self) {
-        self.member.keep_part(&self.state);
+    /// Saves this process' part of the state: see [`Member::save_part`].
+    pub(super) fn save_part(&mut self) {
+        self.member.save_part(&self.state);
     }
 
     /// Must be called when this process ends, so that its peers get an error at once.

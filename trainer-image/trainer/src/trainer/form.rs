@@ -26,7 +26,7 @@ impl Trainer<'_> {
         roundhouse_c10d::empty_cache(self.work.task.parameters().device())?;
         self.last_step = LastStep::default();
         self.longest_evaluation = None;
-        // What the device has not updated after a failure is settled: this rank claims its state.
+        // Forming begins from the state that this rank claims, so no earlier update is open.
         self.uncounted_updates = 0;
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);

@@ -50,6 +50,7 @@ fn container(worker: &roundhouse_planner::Pod) -> ContainerStatus {
     let roundhouse_planner::Container {
         restarts,
         waiting,
+        started_at,
         termination,
     } = &worker.container;
     let end = termination.as_ref().map(|end| ContainerState {
@@ -73,7 +74,9 @@ fn container(worker: &roundhouse_planner::Pod) -> ContainerStatus {
         }
         None if has_ended => (end, None),
         None => {
-            let running = ContainerStateRunning { started_at: None };
+            let running = ContainerStateRunning {
+                started_at: started_at.map(Time),
+            };
             let state = ContainerState {
                 running: Some(running),
                 ..ContainerState::default()

@@ -34,6 +34,8 @@ impl Worker {
                     reason: "CrashLoopBackOff".to_owned(),
                     message: String::new(),
                 }),
+                // A replica is one worker here, so no pod waits for others of its replica.
+                started_at: None,
                 termination: self.termination.clone(),
             },
             membership: self.membership.clone(),

@@ -2,7 +2,8 @@
 //!
 //! A process that fails ends its siblings in this pod, and those in other pods lose their
 //! connections to it and end, too. Each agent reports that the life is over and waits for the next
-//! one. An agent that finds the next life first ends the processes of the present one.
+//! one. An agent that finds the next life first ends the processes of the present one. If the job
+//! keeps copies, they first have time to save their parts of the state: see [`super::saving`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -119,7 +120,7 @@ impl Worker<'_> {
 
     /// Reports the end of a life, and begins the next one.
     pub(super) async fn follow_lives(&mut self) {
-        self.end_parting();
+        self.end_saving();
         let options = self.options;
         let Some(lives) = &mut self.lives else { return };
         lives.look(options);
