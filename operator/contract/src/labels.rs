@@ -32,6 +32,9 @@ pub const LEFT_DOMAIN: &str = "roundhouse.dev/left-domain";
 /// Label: index of the replica of which the pod is, or for which it was created, in jobs with
 /// `workers.podsPerReplica` and `scheduling.topologyKey`.
 pub const REPLICA_INDEX: &str = "roundhouse.dev/replica-index";
+/// Label: number of the gang with which the pod was created, in jobs with
+/// `workers.podsPerReplica` and `scheduling.gang`. Pods of the first gang have none.
+pub const GANG: &str = "roundhouse.dev/gang";
 
 /// Annotation: the worker's [`crate::Membership`] as JSON.
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";

@@ -50,10 +50,27 @@ pub fn leaving_policy(job: &str, uid: &str) -> String {
     format!("{job}-leaving-{uid}")
 }
 
-/// Name of the PodGroup of a gang scheduler: the job's name.
+/// Name of the PodGroup of one of the job's gangs: the job's name for the first one, and
+/// `<job>-gang-<number>` for the others.
 #[must_use]
-pub fn pod_group(job: &str) -> String {
-    job.to_owned()
+pub fn pod_group(job: &str, gang: u32) -> String {
+    if gang == 0 {
+        job.to_owned()
+    } else {
+        format!("{job}-gang-{gang}")
+    }
+}
+
+/// The gang whose PodGroup has this name; `None` if the job has no such gang.
+#[must_use]
+pub fn gang_of_pod_group(job: &str, name: &str) -> Option<u32> {
+    if name == job {
+        return Some(0);
+    }
+    let number = name.strip_prefix(job)?.strip_prefix("-gang-")?;
+    let number = number.parse().ok().filter(|number| *number > 0)?;
+    // Only the usual form of a number makes the name of a PodGroup.
+    (pod_group(job, number) == name).then_some(number)
 }
 
 /// Host name of a worker, equal for all attempts: `<job>-worker-<index>`.
@@ -98,5 +115,25 @@ mod tests {
     fn longest_job_name_leaves_room_for_index_and_attempt() {
         let job = "j".repeat(MAX_JOB_NAME_LENGTH);
         assert_eq!(worker_pod(&job, 99_999, 9_999).len(), 62);
+        assert!(pod_group(&job, u32::MAX).len() <= 63);
+    }
+
+    #[test]
+    fn name_of_a_pod_group_names_its_gang() {
+        for (name, gang) in [
+            ("digits", Some(0)),
+            ("digits-gang-1", Some(1)),
+            ("digits-gang-12", Some(12)),
+            ("digits-gang-0", None),
+            ("digits-gang-01", None),
+            ("digits-gang-", None),
+            ("digits-gang-x", None),
+            ("digits-2", None),
+            ("other", None),
+        ] {
+            assert_eq!(gang_of_pod_group("digits", name), gang, "{name}");
+        }
+        assert_eq!(pod_group("digits", 0), "digits");
+        assert_eq!(pod_group("digits", 12), "digits-gang-12");
     }
 }

@@ -1,4 +1,4 @@
-//! The PodGroup of a gang scheduler: the wanted one and the observed one.
+//! The PodGroups of a gang scheduler: the wanted ones and the observed ones.
 
 use roundhouse_api::Gang;
 
@@ -34,7 +34,7 @@ impl PodGroup {
     }
 }
 
-/// The observed state of the PodGroup that a job needs.
+/// The observed state of a PodGroup that a job needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ObservedGroup {
     #[default]
@@ -56,7 +56,15 @@ pub enum ObservedGroup {
     ForeignLeaving,
 }
 
-/// The operator's memory of its own writes of the PodGroup. Another controller or a webhook may
+/// The PodGroup of a gang after the first one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtherGroup {
+    pub observed: ObservedGroup,
+    /// The operator's memory of its writes of it.
+    pub writes: GroupWrites,
+}
+
+/// The operator's memory of its own writes of a PodGroup. Another controller or a webhook may
 /// undo each of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupWrites {

@@ -36,7 +36,7 @@ mod workers;
 pub mod testing;
 
 pub use decide::{plan, plan_rejected};
-pub use group::{GroupWrites, ObservedGroup, PodGroup};
+pub use group::{GroupWrites, ObservedGroup, OtherGroup, PodGroup};
 pub use observed::{
     Container, InitContainer, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Repair,
     Termination, Waiting,

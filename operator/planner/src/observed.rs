@@ -1,5 +1,6 @@
 //! The observed state of one job, as plain values.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use roundhouse_contract::{
     ReplicaPlace, TerminationMessage,
 };
 
-use crate::group::{GroupWrites, ObservedGroup};
+use crate::group::{GroupWrites, ObservedGroup, OtherGroup};
 
 /// Everything that a plan for one job depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,10 +22,13 @@ pub struct Observed {
     pub resource_version: String,
     pub service: Presence,
     pub network_policy: Presence,
-    /// The PodGroup, if the job has a gang scheduler.
+    /// The PodGroup of the first gang, if the job has a gang scheduler.
     pub group: ObservedGroup,
-    /// The operator's memory of its writes of the PodGroup.
+    /// The operator's memory of its writes of that PodGroup.
     pub group_writes: GroupWrites,
+    /// The PodGroups of the other gangs, by their numbers from 1. Those without an entry are
+    /// missing.
+    pub other_groups: BTreeMap<u32, OtherGroup>,
     /// The pods with the job's UID in their label, owned or not, in any order.
     pub pods: Vec<Pod>,
     /// Names that the job needs but that belong to other objects, as `Kind name`.
@@ -168,6 +172,9 @@ pub struct Pod {
     pub left_domain: bool,
     /// The replica that its label names, if pods are placed near those of their replica.
     pub replica_label: Option<u32>,
+    /// The gang with which it was created; 0 for the first one of its job, and without a gang
+    /// scheduler.
+    pub gang: u32,
     /// Why the scheduler has not placed it, as the scheduler's own message.
     pub unschedulable: Option<String>,
     /// Reason and message of a failed pod (`Evicted`, `OutOfcpu`, ...).

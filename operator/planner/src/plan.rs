@@ -83,6 +83,8 @@ pub enum Action {
     /// Create the PodGroup of a gang scheduler, or change it.
     ApplyPodGroup {
         gang: Gang,
+        /// Which of the job's gangs it is for; 0 for the first one.
+        number: u32,
         /// The content with which it is created, or to which it is changed.
         group: PodGroup,
         /// UID as the precondition of a change; `None` if there is no PodGroup yet.
@@ -91,6 +93,8 @@ pub enum Action {
     /// Delete the PodGroup, if it is still the one that was observed.
     DeletePodGroup {
         gang: Gang,
+        /// Which of the job's gangs it is for; 0 for the first one.
+        number: u32,
         uid: String,
     },
     /// Create the pod of a worker's attempt.
@@ -101,6 +105,8 @@ pub enum Action {
         /// The replica whose topology domain the pod should share; `None` for a spare, and in jobs
         /// without a domain for each replica.
         replica: Option<u32>,
+        /// Which of the job's gangs it is in; 0 for the first one, and without a gang scheduler.
+        gang: u32,
         /// Nodes on which it must not be placed.
         avoid: Vec<String>,
         /// Nodes that do not answer: it is placed on other nodes if they have room.

@@ -186,25 +186,34 @@ impl World {
             }
             Action::ApplyPodGroup {
                 gang: _,
+                number,
                 group,
                 uid,
             } => {
-                return self.apply_group(group, uid.as_deref());
+                return self.apply_group(*number, group, uid.as_deref());
             }
-            Action::DeletePodGroup { gang: _, uid } => {
-                if !self.has_group(Some(uid)) {
+            Action::DeletePodGroup {
+                gang: _,
+                number,
+                uid,
+            } => {
+                if !self.has_group(*number, Some(uid)) {
                     return false;
                 }
-                self.observed.group = ObservedGroup::Missing;
+                *self.group_mut(*number) = ObservedGroup::Missing;
             }
             Action::CreateWorker {
                 index,
                 attempt,
                 replica,
+                gang,
                 avoid: _,
                 lost: _,
                 built_like,
-            } => return self.create(*index, *attempt, *replica, built_like.as_ref()),
+            } => {
+                let place = (*replica, *gang);
+                return self.create(*index, *attempt, place, built_like.as_ref());
+            }
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -296,9 +305,18 @@ impl World {
         true
     }
 
-    /// Whether the job's PodGroup has this UID, or is missing for `None`.
-    fn has_group(&self, expected: Option<&str>) -> bool {
-        match &self.observed.group {
+    /// The PodGroup of one of the job's gangs.
+    pub fn group_mut(&mut self, gang: u32) -> &mut ObservedGroup {
+        if gang == 0 {
+            return &mut self.observed.group;
+        }
+        let others = &mut self.observed.other_groups;
+        &mut others.entry(gang).or_default().observed
+    }
+
+    /// Whether the PodGroup of a gang has this UID, or is missing for `None`.
+    fn has_group(&mut self, gang: u32, expected: Option<&str>) -> bool {
+        match self.group_mut(gang) {
             ObservedGroup::Missing => expected.is_none(),
             ObservedGroup::Ours { uid, .. } => expected == Some(uid.as_str()),
             ObservedGroup::Impossible(_)
@@ -307,12 +325,12 @@ impl World {
         }
     }
 
-    fn apply_group(&mut self, group: &PodGroup, expected: Option<&str>) -> bool {
-        if !self.has_group(expected) {
+    fn apply_group(&mut self, gang: u32, group: &PodGroup, expected: Option<&str>) -> bool {
+        if !self.has_group(gang, expected) {
             return false;
         }
         let uid = expected.map_or_else(|| self.next(), str::to_owned);
-        self.observed.group = ObservedGroup::Ours {
+        *self.group_mut(gang) = ObservedGroup::Ours {
             uid,
             group: group.clone(),
             deleting: false,
@@ -324,7 +342,7 @@ impl World {
         &mut self,
         index: u32,
         attempt: u32,
-        replica: Option<u32>,
+        (replica, gang): (Option<u32>, u32),
         built_like: Option<&BuiltFrom>,
     ) -> bool {
         let name = names::worker_pod(&self.job.identity.name, index, attempt);
@@ -341,6 +359,7 @@ impl World {
             index,
             attempt,
             replica_label: replica,
+            gang,
             created_at: Some(self.now),
             built_from: Some(BuiltFrom {
                 job_generation: self.job.generation,

@@ -152,6 +152,7 @@ fn failure_after_a_completion_replaces_the_completed() {
         index: 1,
         attempt: 1,
         replica: None,
+        gang: 0,
         avoid: Vec::new(),
         lost: Vec::new(),
         built_like: world.observed.pods[0].built_from.clone(),

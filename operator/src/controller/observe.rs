@@ -1,17 +1,18 @@
 //! Step 1, pure over the caches: everything that is known of one job. There is no I/O in between,
 //! so that all of it is from one moment.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_contract::names;
-use roundhouse_planner::{GroupWrites, Observed, Pod, Presence, Repair};
+use roundhouse_planner::{GroupWrites, Observed, ObservedGroup, OtherGroup, Pod, Presence, Repair};
 
 use crate::job::JobKey;
 use crate::memory::expectations::{Lag, Seen, Written};
-use crate::memory::repairs::Drift;
+use crate::memory::repairs::{Drift, Repairs};
 use crate::memory::workers::Workers;
 use crate::memory::{JobMemories, JobMemory};
 use crate::runtime::api::metadata::version;
@@ -43,7 +44,10 @@ impl Observer {
         let job_name = job.metadata.name.as_deref().unwrap_or_default();
         let name = names::service(job_name);
         let gang = job.spec.scheduling.gang;
-        let group = || caches.groups.kept(gang, key, &names::pod_group(job_name));
+        let group = |number| {
+            let name = names::pod_group(job_name, number);
+            caches.groups.kept(gang, key, &name)
+        };
         let namespace = &key.namespace;
         let shows = |written: &Written| match written {
             Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
@@ -54,7 +58,7 @@ impl Observer {
             Written::NetworkPolicy => seen(policies.get(&name), || {
                 caches.network_policies.deleted_at(namespace, &name)
             }),
-            Written::PodGroup => seen(group().as_ref(), || None),
+            Written::PodGroup(number) => seen(group(*number).as_ref(), || None),
         };
         self.memories
             .with(key, |memory| memory.expectations.wait(shows))
@@ -73,9 +77,7 @@ impl Observer {
         let job_name = job.metadata.name.as_deref().unwrap_or_default();
         let name = names::service(job_name);
         let gang = job.spec.scheduling.gang;
-        let group = caches
-            .groups
-            .observe(gang, key, &names::pod_group(job_name))?;
+        let mut groups = caches.groups.observe(gang, key, job_name)?;
         let (services, policies) = (caches.services.of(key), caches.network_policies.of(key));
         let pods = caches.pods.of(key);
         let pods = pods.values().map(|entry| entry.value.clone());
@@ -84,11 +86,12 @@ impl Observer {
         let remembered = |memory: &mut JobMemory| {
             let repairs = &memory.repairs;
             Observed {
-                group,
+                group: groups.remove(&0).unwrap_or_default(),
                 group_writes: match gang {
                     Gang::None => GroupWrites::default(),
-                    Gang::Coscheduling | Gang::Volcano | Gang::Kubernetes => repairs.of_group(),
+                    Gang::Coscheduling | Gang::Volcano | Gang::Kubernetes => repairs.of_group(0),
                 },
+                other_groups: other_groups(groups, repairs),
                 status: job.status.clone().unwrap_or_default(),
                 resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
                 service: presence(&services, &name, key, |drift| {
@@ -132,6 +135,21 @@ impl Observer {
             ..pod
         }
     }
+}
+
+/// The PodGroups of the gangs after the first one: those that exist, and those that were written.
+fn other_groups(
+    mut observed: BTreeMap<u32, ObservedGroup>,
+    repairs: &Repairs,
+) -> BTreeMap<u32, OtherGroup> {
+    for gang in repairs.gangs().filter(|gang| *gang > 0) {
+        observed.entry(gang).or_default();
+    }
+    let with_writes = |(gang, observed)| {
+        let writes = repairs.of_group(gang);
+        (gang, OtherGroup { observed, writes })
+    };
+    observed.into_iter().map(with_writes).collect()
 }
 
 /// Adds to a pod what only its agent reports. A worker whose agent is silent is left out like a

@@ -19,8 +19,8 @@ pub enum Written {
     Service,
     /// The NetworkPolicy of the job.
     NetworkPolicy,
-    /// The PodGroup of the job.
-    PodGroup,
+    /// The PodGroup of the job's gang with this number.
+    PodGroup(u32),
 }
 
 /// What a cache shows of an object.

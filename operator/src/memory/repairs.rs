@@ -71,8 +71,8 @@ impl Repairs {
     }
 
     /// A PodGroup was created, or changed to this content.
-    pub fn note_group(&mut self, drift: Drift, group: &PodGroup) {
-        self.note_content(Written::PodGroup, drift, Some(group.clone()));
+    pub fn note_group(&mut self, gang: u32, drift: Drift, group: &PodGroup) {
+        self.note_content(Written::PodGroup(gang), drift, Some(group.clone()));
     }
 
     fn note_content(&mut self, what: Written, drift: Drift, group: Option<PodGroup>) {
@@ -103,21 +103,30 @@ impl Repairs {
         }
     }
 
-    /// The writes of the job's PodGroup.
+    /// The writes of the PodGroup of a gang.
     #[must_use]
-    pub fn of_group(&self) -> GroupWrites {
-        let last = self.last.get(&(Written::PodGroup, Drift::Modified));
+    pub fn of_group(&self, gang: u32) -> GroupWrites {
+        let what = Written::PodGroup(gang);
+        let last = self.last.get(&(what.clone(), Drift::Modified));
         GroupWrites {
             repaired_to: last.and_then(|last| last.group.clone()),
-            changed: self.next(Written::PodGroup, Drift::Modified),
-            deleted: self.next(Written::PodGroup, Drift::Deleted),
+            changed: self.next(what.clone(), Drift::Modified),
+            deleted: self.next(what, Drift::Deleted),
         }
     }
 
-    /// The operator itself has deleted the job's PodGroup: creating it again repairs nothing.
-    pub fn group_removed(&mut self) {
+    /// The gangs whose PodGroups were written.
+    pub fn gangs(&self) -> impl Iterator<Item = u32> {
+        self.last.keys().filter_map(|(what, _)| match what {
+            Written::PodGroup(gang) => Some(*gang),
+            Written::Status | Written::Pod(_) | Written::Service | Written::NetworkPolicy => None,
+        })
+    }
+
+    /// The operator itself has deleted the PodGroup of a gang: creating it again repairs nothing.
+    pub fn group_removed(&mut self, gang: u32) {
         for drift in [Drift::Modified, Drift::Deleted] {
-            self.last.remove(&(Written::PodGroup, drift));
+            self.last.remove(&(Written::PodGroup(gang), drift));
         }
     }
 }
@@ -184,10 +193,10 @@ mod tests {
             min_member,
             ..PodGroup::default()
         };
-        let due = |repairs: &Repairs, min_member| repairs.of_group().due(&says(min_member));
+        let due = |repairs: &Repairs, min_member| repairs.of_group(0).due(&says(min_member));
         for min_member in [2, 3, 4] {
             assert_eq!(due(&repairs, min_member), Repair::Now, "the job was scaled");
-            repairs.note_group(Drift::Modified, &says(min_member));
+            repairs.note_group(0, Drift::Modified, &says(min_member));
         }
         let reverted = due(&repairs, 4);
         assert!(matches!(reverted, Repair::Later(_)), "a webhook reverts it");
@@ -195,11 +204,14 @@ mod tests {
         pass(&mut repairs, Duration::from_mins(1));
         assert_eq!(due(&repairs, 4), Repair::Again);
         for _ in 0..2 {
-            assert_eq!(repairs.of_group().deleted, Repair::Now);
-            repairs.note_group(Drift::Deleted, &says(4));
+            assert_eq!(repairs.of_group(0).deleted, Repair::Now);
+            repairs.note_group(0, Drift::Deleted, &says(4));
         }
-        assert!(matches!(repairs.of_group().deleted, Repair::Later(_)));
-        repairs.group_removed();
-        assert_eq!(repairs.of_group(), GroupWrites::default(), "suspended");
+        assert!(matches!(repairs.of_group(0).deleted, Repair::Later(_)));
+        let other = repairs.of_group(1);
+        assert_eq!(other, GroupWrites::default(), "each gang has its own");
+        assert_eq!(repairs.gangs().max(), Some(0));
+        repairs.group_removed(0);
+        assert_eq!(repairs.of_group(0), GroupWrites::default(), "suspended");
     }
 }

@@ -3,11 +3,12 @@
 //! watches it only while the API server serves it. Jobs that want a kind that is not served are
 //! woken when that changes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::runtime::watcher::Event;
 use roundhouse_api::Gang;
+use roundhouse_contract::names;
 use roundhouse_planner::{ObservedGroup, PodGroup};
 use tokio::sync::SetOnce;
 
@@ -72,23 +73,53 @@ impl Groups {
         }
     }
 
-    /// The job's PodGroup as observed. `None`: the kind is unknown yet, and the job is woken when
-    /// that changes.
+    /// The PodGroups of the job's gangs as observed, by the numbers of the gangs. The first gang
+    /// always has an entry. `None`: the kind is unknown yet, and the job is woken when that
+    /// changes.
     #[must_use]
-    pub fn observe(&self, gang: Gang, key: &JobKey, name: &str) -> Option<ObservedGroup> {
+    pub fn observe(
+        &self,
+        gang: Gang,
+        key: &JobKey,
+        job: &str,
+    ) -> Option<BTreeMap<u32, ObservedGroup>> {
+        let first = |observed| BTreeMap::from([(0, observed)]);
         let Some(all) = self.of(gang) else {
-            return Some(ObservedGroup::Missing);
+            return Some(first(ObservedGroup::Missing));
         };
-        match all.served(key, name) {
+        match all.served(key, job) {
             Served::Unknown => None,
-            Served::No(words) => Some(ObservedGroup::Impossible(words)),
-            Served::Yes => Some(all.observed(key, name)),
+            Served::No(words) => Some(first(ObservedGroup::Impossible(words))),
+            Served::Yes => Some(all.observed(key, job)),
         }
     }
 
-    /// The job's PodGroup as it is cached.
+    /// A PodGroup of the job as it is cached.
     pub(crate) fn kept(&self, gang: Gang, key: &JobKey, name: &str) -> Option<Arc<Entry<Kept>>> {
         self.of(gang)?.cache.of(key).get(name).cloned()
+    }
+}
+
+impl Kept {
+    fn observed(&self, key: &JobKey) -> ObservedGroup {
+        let Self {
+            identity,
+            uid,
+            group,
+            deleting,
+        } = self.clone();
+        if identity.controller.as_ref() != Some(&key.uid) {
+            return if deleting {
+                ObservedGroup::ForeignLeaving
+            } else {
+                ObservedGroup::Foreign
+            };
+        }
+        ObservedGroup::Ours {
+            uid,
+            group,
+            deleting,
+        }
     }
 }
 
@@ -137,29 +168,15 @@ impl OfGang {
         state.served.clone()
     }
 
-    fn observed(&self, key: &JobKey, name: &str) -> ObservedGroup {
+    fn observed(&self, key: &JobKey, job: &str) -> BTreeMap<u32, ObservedGroup> {
         let kept = self.cache.of(key);
-        let Some(entry) = kept.get(name) else {
-            return ObservedGroup::Missing;
-        };
-        let Kept {
-            identity,
-            uid,
-            group,
-            deleting,
-        } = entry.value.clone();
-        if identity.controller.as_ref() != Some(&key.uid) {
-            return if deleting {
-                ObservedGroup::ForeignLeaving
-            } else {
-                ObservedGroup::Foreign
-            };
-        }
-        ObservedGroup::Ours {
-            uid,
-            group,
-            deleting,
-        }
+        let all = kept.iter().filter_map(|(name, entry)| {
+            let gang = names::gang_of_pod_group(job, name)?;
+            Some((gang, entry.value.observed(key)))
+        });
+        let mut all: BTreeMap<u32, ObservedGroup> = all.collect();
+        all.entry(0).or_default();
+        all
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -178,7 +195,7 @@ mod tests {
     }
 
     fn observe(groups: &Groups) -> Option<ObservedGroup> {
-        groups.observe(GANG, &key(), "digits")
+        groups.observe(GANG, &key(), "digits")?.remove(&0)
     }
 
     fn entry(controller: &str) -> (String, String, Entry<Kept>) {
@@ -250,6 +267,25 @@ mod tests {
     fn job_without_a_gang_scheduler_has_no_pod_group() {
         let groups = Groups::default();
         let found = groups.observe(Gang::None, &key(), "digits");
-        assert_eq!(found, Some(ObservedGroup::Missing));
+        let missing = BTreeMap::from([(0, ObservedGroup::Missing)]);
+        assert_eq!(found, Some(missing));
+    }
+
+    #[test]
+    fn pod_groups_are_known_by_the_gangs_in_their_names() {
+        let groups = Groups::default();
+        let all = groups.of(GANG).unwrap();
+        all.take(Event::Init);
+        all.take(Event::InitDone);
+        for name in ["digits-gang-2", "digits-gang-x", "another"] {
+            let mut entry = entry("job-uid");
+            name.clone_into(&mut entry.1);
+            all.take(Event::Apply(entry));
+        }
+        let found = groups.observe(GANG, &key(), "digits").unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), [&0, &2]);
+        assert_eq!(found[&0], ObservedGroup::Missing);
+        let second = &found[&2];
+        assert!(matches!(second, ObservedGroup::Ours { .. }), "{second:?}");
     }
 }

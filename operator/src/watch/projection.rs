@@ -151,6 +151,7 @@ pub fn pod(full: &FullPod) -> Pod {
             .as_ref()
             .is_some_and(|all| all.contains_key(labels::LEFT_DOMAIN)),
         replica_label: number(labels::REPLICA_INDEX),
+        gang: number(labels::GANG).unwrap_or(0),
         ends_group: annotation(metadata, gang::KUEUE_RETRIABLE) == Some("false"),
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())

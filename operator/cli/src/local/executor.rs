@@ -141,6 +141,8 @@ impl Executor {
                     attempt,
                     // All workers are on one node.
                     replica: _,
+                    // No gang scheduler places them.
+                    gang: _,
                     avoid: _,
                     lost: _,
                     // All workers run the programs of this machine.

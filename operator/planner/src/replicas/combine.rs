@@ -61,6 +61,7 @@ pub(super) fn combine(replica: &Replica<'_>, life: Option<&str>, version: String
         ends_group: any(|pod| pod.ends_group),
         left_domain: any(|pod| pod.left_domain),
         replica_label: None,
+        gang: 0,
         unschedulable: pods.iter().find_map(|pod| pod.unschedulable.clone()),
         failed: shown.failed.clone(),
         sidecar_runs: any(|pod| pod.sidecar_runs),

@@ -16,6 +16,7 @@ use crate::plan::{Action, DeleteReason, MAX_ACTIONS, PlanReason};
 use crate::replicas::Replica;
 use crate::status::bounded;
 use crate::workers::delete::delete;
+use crate::workers::gangs::{FIRST, Gangs, has_several};
 use crate::workers::replace::{Fate, fate};
 use crate::workers::replica_labels::{self, OpenPlaces};
 use crate::workers::{group, kueue};
@@ -90,8 +91,9 @@ fn name_taken_by(draft: &Draft<'_>) -> Option<String> {
     let service = is_foreign(observed.service).then(|| format!("Service {name}"));
     let policy = (is_isolated(draft) && is_foreign(observed.network_policy))
         .then(|| format!("NetworkPolicy {name}"));
-    let group = group::is_foreign(draft).then(|| format!("PodGroup {name}"));
-    let mut unlabelled = observed.taken.iter().filter(|it| !it.starts_with(POD));
+    let group = group::foreign(draft).map(|name| format!("PodGroup {name}"));
+    let unlabelled = observed.taken.iter().filter(|it| !it.starts_with(POD));
+    let mut unlabelled = unlabelled.filter(|it| !group::is_avoidable(draft, it));
     let taken = service
         .or(policy)
         .or(group)
@@ -146,11 +148,7 @@ pub(crate) fn report_barrier(
 pub(crate) fn make(draft: &mut Draft<'_>) {
     if draft.rejection.is_none() {
         make_surroundings(draft);
-        group::keep(draft);
-        // A PodGroup that is being deleted would leave new pods without a group.
-        if !group::is_leaving(draft) {
-            make_workers(draft);
-        }
+        make_workers(draft);
     } else if !draft.members.workers.is_empty() {
         make_surroundings(draft);
     }
@@ -215,9 +213,13 @@ pub(crate) fn repair(
     }
 }
 
-/// A replacement is created before the pod that it replaces is deleted, except in a group with a
-/// fixed number of pods.
+/// Creates pods, and their PodGroups before them. A replacement is created before the pod that it
+/// replaces is deleted, except in a group with a fixed number of pods.
 fn make_workers(draft: &mut Draft<'_>) {
+    // A PodGroup that is being deleted would leave new pods without a group.
+    if group::is_leaving(draft, FIRST) {
+        return;
+    }
     let (mut indices, mut replaced) = (absent(draft), Vec::new());
     let workers: Vec<(u32, &Pod)> = draft
         .pods_by_index()
@@ -240,15 +242,28 @@ fn make_workers(draft: &mut Draft<'_>) {
     }
     indices.sort_unstable();
     let room = kueue::room(draft);
-    indices.truncate(BATCH.min(room.unwrap_or(BATCH)));
+    let most = BATCH.min(room.unwrap_or(BATCH));
+    // The size of a gang counts all of its pods. Without further gangs it does not matter.
+    if !has_several(draft.own_job) {
+        indices.truncate(most);
+    }
     let mut places = OpenPlaces::of(draft);
-    let replicas = indices
+    let new: Vec<(u32, Option<u32>)> = indices
         .into_iter()
-        .map(|index| (index, places.next_for(draft, index)));
-    // The labels of the pods that a pod should be near come before it.
-    let created: BTreeMap<u32, Option<u32>> = replicas
-        .filter(|(_, replica)| !replica_labels::are_wrong(draft, *replica))
+        .map(|index| (index, places.next_for(draft, index)))
         .collect();
+    let gangs = Gangs::of(draft, &new);
+    let may_come = new
+        .into_iter()
+        .filter_map(|(index, replica)| Some((index, (replica, gangs.of_new(index)?))));
+    // The labels of the pods that a pod should be near come before it.
+    let created: BTreeMap<u32, (Option<u32>, u32)> = may_come
+        .take(most)
+        .filter(|(_, (replica, _))| !replica_labels::are_wrong(draft, *replica))
+        .filter(|(_, (_, gang))| !group::is_leaving(draft, *gang))
+        .collect();
+    let new_gangs = created.values().map(|(_, gang)| *gang).collect();
+    group::keep(draft, &gangs, &new_gangs);
     let in_use = if created.is_empty() {
         HashSet::new()
     } else {
@@ -261,11 +276,12 @@ fn make_workers(draft: &mut Draft<'_>) {
     } else {
         built::record_of_run(pods, &job.built_from, job.generation)
     };
-    for (index, replica) in &created {
+    for (index, (replica, gang)) in &created {
         draft.actions.push(Action::CreateWorker {
             index: *index,
             attempt: next_attempt(draft, *index, &in_use),
-            replica: *replica,
+            replica: replica_labels::label(draft, *replica),
+            gang: *gang,
             avoid: avoid.clone(),
             lost: lost.clone(),
             built_like: built_like.clone(),

@@ -14,16 +14,16 @@ pub(crate) struct OpenPlaces {
 
 impl OpenPlaces {
     pub(crate) fn of(draft: &Draft<'_>) -> Self {
-        let replicas = with_domains(draft);
+        let replicas = draft.replicas;
         Self {
             replicas: replicas.map(|it| it.holes.clone()).unwrap_or_default(),
         }
     }
 
-    /// The replica whose topology domain the pod with this index should share: that of the pod
-    /// which it replaces, or one that lacks a pod.
+    /// The replica for which the pod with this index is created: that of the pod which it replaces,
+    /// or one that lacks a pod.
     pub(crate) fn next_for(&mut self, draft: &Draft<'_>, index: u32) -> Option<u32> {
-        let replicas = with_domains(draft)?;
+        let replicas = draft.replicas?;
         let replaced = replicas.pods.get(&index);
         if let Some(replica) = replaced.and_then(|pod| replicas.replica_of(pod)) {
             return Some(replica.index);
@@ -33,6 +33,12 @@ impl OpenPlaces {
         let at = own.or_else(|| (!self.replicas.is_empty()).then_some(0))?;
         Some(self.replicas.remove(at))
     }
+}
+
+/// The label that names the replica of a pod. Only in jobs with a topology domain for each replica
+/// pods have one.
+pub(crate) fn label(draft: &Draft<'_>, replica: Option<u32>) -> Option<u32> {
+    replica.filter(|_| with_domains(draft).is_some())
 }
 
 /// Corrects the labels of pods that have got or lost a place in a replica. A pod without a node

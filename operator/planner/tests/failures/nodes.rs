@@ -25,6 +25,7 @@ fn hardware_fault_moves_the_worker_to_another_node() {
         index: 1,
         attempt: 1,
         replica: None,
+        gang: 0,
         avoid: vec!["n1".to_owned()],
         lost: Vec::new(),
         built_like: world.observed.pods[0].built_from.clone(),

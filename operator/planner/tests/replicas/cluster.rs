@@ -37,6 +37,8 @@ pub(crate) struct Cluster {
     only: Option<String>,
     /// Number of pods that got a domain.
     num_scheduled: u32,
+    /// How many pods have room on the nodes; only a gang scheduler knows it.
+    pub(crate) room: usize,
 }
 
 impl Cluster {
@@ -56,6 +58,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             only: None,
             num_scheduled: 0,
+            room: usize::MAX,
         }
     }
 
@@ -132,9 +135,10 @@ impl Cluster {
     /// Each pod starts, and ended containers restart.
     pub(crate) fn kubelets_work(&mut self) {
         let now = self.world.now;
+        let waiting = self.that_wait_for_their_gang();
         for at in 0..self.world.observed.pods.len() {
             let pod = &mut self.world.observed.pods[at];
-            if pod.unreachable {
+            if pod.unreachable || waiting.contains(&pod.uid) {
                 continue;
             }
             if pod.phase == PodPhase::Pending {

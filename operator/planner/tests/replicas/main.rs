@@ -5,6 +5,7 @@ mod cluster;
 mod copies;
 mod domains;
 mod failures;
+mod gangs;
 mod lives;
 mod places;
 mod properties;

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
-use roundhouse_api::TopologyMode;
+use roundhouse_api::{Gang, TopologyMode};
 use roundhouse_planner::{Observed, plan};
 
 use super::cluster::{Cluster, SIZE};
+use super::gangs::no_pod_is_created_into_a_gang_that_lacks_pods;
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -28,6 +29,8 @@ enum Event {
     CutOff(usize, bool),
     Fails(usize),
     Scale(u32),
+    /// The gang scheduler has room for this many pods.
+    Room(usize),
     SecondsPass(i64),
 }
 
@@ -48,6 +51,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => (pod.clone(), any::<bool>()).prop_map(|(at, is)| Event::CutOff(at, is)),
         1 => pod.prop_map(Event::Fails),
         1 => (1..4_u32).prop_map(Event::Scale),
+        1 => (0..9_usize).prop_map(Event::Room),
         1 => prop_oneof![Just(1), Just(70), Just(400)].prop_map(Event::SecondsPass),
     ];
     collection::vec(event, 1..150)
@@ -57,6 +61,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// still the one that the operator saw.
 fn carry_out(cluster: &mut Cluster, seen: &Observed, writes: u64) {
     let plan = plan(&cluster.world.job, seen, cluster.world.now);
+    no_pod_is_created_into_a_gang_that_lacks_pods(seen, &plan);
     let mut is_done = true;
     for (at, action) in (0_u32..).zip(&plan.actions) {
         let is_made = writes.checked_shr(at).is_some_and(|bits| bits & 1 == 1);
@@ -90,7 +95,11 @@ fn happen(cluster: &mut Cluster, stale: &mut Observed, number: usize, event: &Ev
         }
         Event::Kubelets => cluster.kubelets_work(),
         Event::Agents => cluster.agents_work(),
-        Event::Scale(replicas) => cluster.world.job.replicas = *replicas,
+        Event::Scale(replicas) => {
+            let job = &mut cluster.world.job;
+            (job.replicas, job.min_replicas) = (*replicas, job.min_replicas.min(*replicas));
+        }
+        Event::Room(pods) => cluster.room = *pods,
         Event::SecondsPass(seconds) => cluster.world.seconds_pass(*seconds),
         Event::ProcessDies(at)
         | Event::ContainerDies(at)
@@ -177,7 +186,8 @@ fn replicas_survive(mut cluster: Cluster, events: &[Event]) {
         let formed = cluster.formed();
         assert!(formed.len() < 2, "two generations train: {formed:?}");
     }
-    // Everything answers again.
+    // Everything answers again, and there is room for all pods.
+    cluster.room = usize::MAX;
     for at in 0..cluster.world.observed.pods.len() {
         let name = cluster.world.observed.pods[at].name.clone();
         cluster.is_cut_off(&name, false);
@@ -237,12 +247,22 @@ proptest! {
     }
 
     #[test]
+    fn replicas_with_gangs_are_whole_and_recover(
+        replicas in 1..4_u32, spares in 0..3_u32, least in 1..3_u32, events in events(),
+    ) {
+        let mut cluster = Cluster::of(replicas, spares).with_gang(Gang::Coscheduling);
+        cluster.world.job.min_replicas = least.min(replicas);
+        replicas_survive(cluster, &events);
+    }
+
+    #[test]
     fn replicas_with_domains_are_whole_and_recover(
         replicas in 1..4_u32, spares in 0..3_u32, events in events(), is_required in any::<bool>(),
-        keeps_copies in any::<bool>(),
+        keeps_copies in any::<bool>(), has_gang in any::<bool>(),
     ) {
         let mode = if is_required { TopologyMode::Required } else { TopologyMode::Preferred };
-        let mut cluster = Cluster::with_topology(replicas, spares, mode);
+        let gang = if has_gang { Gang::Volcano } else { Gang::None };
+        let mut cluster = Cluster::with_topology(replicas, spares, mode).with_gang(gang);
         cluster.world.saves(keeps_copies);
         replicas_survive(cluster, &events);
     }

@@ -13,26 +13,27 @@ use crate::job::JobKey;
 use crate::memory::expectations::Written;
 use crate::watch::pod_group_kinds::{GroupKind, coscheduling, kubernetes, volcano};
 
-/// Creates the PodGroup, or changes the one with this UID.
+/// Creates the PodGroup of the job's gang with this number, or changes the one with this UID.
 pub(super) async fn keep(
     step: Step<'_>,
-    gang: Gang,
+    (gang, number): (Gang, u32),
     group: &PodGroup,
     uid: Option<&str>,
 ) -> Answer {
     match gang {
         Gang::None => Ok(()),
-        Gang::Coscheduling => put::<coscheduling::PodGroup>(step, group, uid).await,
-        Gang::Volcano => put::<volcano::PodGroup>(step, group, uid).await,
-        Gang::Kubernetes => put::<kubernetes::PodGroup>(step, group, uid).await,
+        Gang::Coscheduling => put::<coscheduling::PodGroup>(step, number, group, uid).await,
+        Gang::Volcano => put::<volcano::PodGroup>(step, number, group, uid).await,
+        Gang::Kubernetes => put::<kubernetes::PodGroup>(step, number, group, uid).await,
     }
 }
 
-/// Deletes the PodGroup with this UID.
-pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
-    let (name, what) = (names::pod_group(&step.job.identity.name), Written::PodGroup);
+/// Deletes the PodGroup of the job's gang with this number and UID.
+pub(super) async fn remove(step: Step<'_>, gang: Gang, number: u32, uid: &str) -> Answer {
+    let name = names::pod_group(&step.job.identity.name, number);
+    let what = Written::PodGroup(number);
     let observed = preconditions(uid, None);
-    step.applier.writer.note_group_removed(step.key);
+    step.applier.writer.note_group_removed(step.key, number);
     match gang {
         Gang::None => Ok(()),
         Gang::Coscheduling => {
@@ -50,19 +51,25 @@ pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
     }
 }
 
-async fn put<K: GroupKind>(step: Step<'_>, group: &PodGroup, uid: Option<&str>) -> Answer {
-    let name = names::pod_group(&step.job.identity.name);
+async fn put<K: GroupKind>(
+    step: Step<'_>,
+    number: u32,
+    group: &PodGroup,
+    uid: Option<&str>,
+) -> Answer {
+    let name = names::pod_group(&step.job.identity.name, number);
+    let what = Written::PodGroup(number);
     let object = K::build(metadata(&step.job.identity, name.clone()), group);
     let Some(uid) = uid else {
-        return step.create(object, Written::PodGroup).await;
+        return step.create(object, what).await;
     };
     let wanted = group.clone();
     let said = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
     let patch = json!({"metadata": {"uid": uid}, "spec": said["spec"]});
     let change = |writer: ObjectWriter, key: JobKey, deadline| async move {
         writer
-            .patch_group::<K>(&key, (&name, &patch), &wanted, deadline)
+            .patch_group::<K>(&key, (&name, &patch), (number, &wanted), deadline)
             .await
     };
-    step.change(Written::PodGroup, 0, change).await
+    step.change(what, 0, change).await
 }

@@ -100,21 +100,27 @@ impl Step<'_> {
                 let object: NetworkPolicy = network_policy::build(job, scrapers);
                 self.repair(object, Written::NetworkPolicy, *version).await
             }
-            Action::ApplyPodGroup { gang, group, uid } => {
-                groups::keep(self, *gang, group, uid.as_deref()).await
+            Action::ApplyPodGroup {
+                gang,
+                number,
+                group,
+                uid,
+            } => groups::keep(self, (*gang, *number), group, uid.as_deref()).await,
+            Action::DeletePodGroup { gang, number, uid } => {
+                groups::remove(self, *gang, *number, uid).await
             }
-            Action::DeletePodGroup { gang, uid } => groups::remove(self, *gang, uid).await,
             Action::CreateWorker {
                 index,
                 attempt,
                 replica,
+                gang,
                 avoid,
                 lost,
                 built_like,
             } => {
-                let attempt = (*index, *attempt);
-                let pod = self.worker(attempt, *replica, avoid, lost, built_like.as_ref());
-                self.create_pod(pod.await?).await
+                let (attempt, place) = ((*index, *attempt), (*replica, *gang));
+                let pod = self.worker(attempt, place, avoid, lost, built_like.as_ref());
+                self.create_pod(pod.await?, *gang).await
             }
             Action::IssueMembership { .. }
             | Action::PlaceInReplica { .. }
@@ -156,7 +162,7 @@ impl Step<'_> {
     async fn worker(
         self,
         (index, attempt): (u32, u32),
-        replica: Option<u32>,
+        (replica, gang): (Option<u32>, u32),
         avoid: &[String],
         lost: &[String],
         built_like: Option<&BuiltFrom>,
@@ -168,6 +174,7 @@ impl Step<'_> {
             index,
             attempt,
             replica,
+            gang,
             avoid: &avoid,
             lost: &lost,
             trainer_image: built_like
@@ -183,11 +190,11 @@ impl Step<'_> {
         Ok(worker::build(self.job, place)?)
     }
 
-    async fn create_pod(self, pod: Pod) -> Answer {
+    async fn create_pod(self, pod: Pod, gang: u32) -> Answer {
         let written = Written::Pod(pod.name_any());
         match self.job.scheduling.gang {
             Gang::Kubernetes => {
-                let pod = GroupedPod::of(&self.job.identity, pod);
+                let pod = GroupedPod::of(&self.job.identity, gang, pod);
                 self.create(pod, written).await
             }
             Gang::None | Gang::Coscheduling | Gang::Volcano => self.create(pod, written).await,

@@ -55,7 +55,7 @@ impl ObjectWriter {
                     match &written {
                         Written::Pod(name) => memory.recent_pods.insert(name.clone()),
                         Written::Status => {}
-                        Written::Service | Written::NetworkPolicy | Written::PodGroup => {
+                        Written::Service | Written::NetworkPolicy | Written::PodGroup(_) => {
                             memory.repairs.note(written.clone(), Drift::Deleted);
                         }
                     }
@@ -138,7 +138,7 @@ impl ObjectWriter {
         &self,
         key: &JobKey,
         (name, patch): (&str, &Value),
-        wanted: &PodGroup,
+        (gang, wanted): (u32, &PodGroup),
         deadline: Duration,
     ) -> Result<(), CallError> {
         let groups = OfKind::namespaced::<K>(&self.client, &key.namespace);
@@ -148,15 +148,15 @@ impl ObjectWriter {
         // A write that failed was not reverted: the back-off of the job paces the next attempt.
         let at = version(written.resource_version.as_deref());
         self.memories.with(key, |memory| {
-            memory.repairs.note_group(Drift::Modified, wanted);
-            memory.expectations.wrote(Written::PodGroup, at);
+            memory.repairs.note_group(gang, Drift::Modified, wanted);
+            memory.expectations.wrote(Written::PodGroup(gang), at);
         });
         Ok(())
     }
 
-    /// Notes that the operator removes the PodGroup of a job: creating it again is no repair.
-    pub(super) fn note_group_removed(&self, key: &JobKey) {
-        let removed = |memory: &mut JobMemory| memory.repairs.group_removed();
+    /// Notes that the operator removes the PodGroup of a gang: creating it again is no repair.
+    pub(super) fn note_group_removed(&self, key: &JobKey, gang: u32) {
+        let removed = |memory: &mut JobMemory| memory.repairs.group_removed(gang);
         self.memories.with(key, removed);
     }
 

@@ -32,6 +32,8 @@ pub struct Place<'a> {
     /// The replica whose topology domain the pod should share; `None` for a spare, and in jobs
     /// without a domain for each replica.
     pub replica: Option<u32>,
+    /// The gang of the pod; 0 for the first one of the job, and without a gang scheduler.
+    pub gang: u32,
     /// Nodes on which the pod must not run.
     pub avoid: &'a [NodeRef],
     /// Nodes that do not answer: the pod runs on others if they have room.
@@ -100,8 +102,14 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
         .replica
         .map(|index| (labels::REPLICA_INDEX.to_owned(), index.to_string()));
     all_labels.extend(replica);
+    if place.gang > 0 {
+        all_labels.insert(labels::GANG.to_owned(), place.gang.to_string());
+    } else {
+        // One of the template would name a gang that the pod is not in.
+        all_labels.remove(labels::GANG);
+    }
     let mut annotations = theirs.annotations.unwrap_or_default();
-    let group = names::pod_group(name);
+    let group = names::pod_group(name, place.gang);
     match job.scheduling.gang {
         // A pod names a PodGroup of Kubernetes itself in its spec: see `grouped`.
         Gang::None | Gang::Kubernetes => {}

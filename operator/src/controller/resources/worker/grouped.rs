@@ -18,11 +18,11 @@ pub(crate) struct GroupedPod {
 }
 
 impl GroupedPod {
-    /// The pod of a job with the job's PodGroup.
-    pub(crate) fn of(job: &JobIdentity, pod: Pod) -> Self {
+    /// The pod of a job with the PodGroup of one of the job's gangs.
+    pub(crate) fn of(job: &JobIdentity, gang: u32, pod: Pod) -> Self {
         Self {
             pod,
-            group: Some(names::pod_group(&job.name)),
+            group: Some(names::pod_group(&job.name, gang)),
         }
     }
 }
@@ -61,9 +61,9 @@ mod tests {
         };
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "digits-worker-0-0"},
             "spec": {"containers": []}});
-        let grouped = GroupedPod::of(&key, serde_json::from_value(pod.clone()).unwrap());
+        let grouped = GroupedPod::of(&key, 2, serde_json::from_value(pod.clone()).unwrap());
         let mut expected = pod;
-        expected["spec"]["schedulingGroup"] = json!({"podGroupName": "digits"});
+        expected["spec"]["schedulingGroup"] = json!({"podGroupName": "digits-gang-2"});
         let written = serde_json::to_value(&grouped).unwrap();
         assert_eq!(written, expected);
         let read: GroupedPod = serde_json::from_value(written).unwrap();

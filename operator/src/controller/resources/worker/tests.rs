@@ -29,6 +29,7 @@ fn place<'a>(index: u32, attempt: u32) -> Place<'a> {
         index,
         attempt,
         replica: None,
+        gang: 0,
         avoid: &[],
         lost: &[],
         trainer_image: "trainer:1",

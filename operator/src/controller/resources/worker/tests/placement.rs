@@ -1,6 +1,7 @@
 //! Nodes, PodGroups and queues of a worker's pod.
 
 use super::*;
+use crate::watch::projection;
 
 #[test]
 fn avoided_nodes_do_not_change_the_kueue_shape_of_workers() {
@@ -150,6 +151,31 @@ fn lost_nodes_lose_preference_beside_the_templates_own() {
 }
 
 #[test]
+fn pod_of_a_further_gang_names_it() {
+    let third = |gang: &str| {
+        let mut raw = raw(&json!({}));
+        raw["spec"]["scheduling"] = json!({"gang": gang});
+        let job = validate(&serde_json::from_value(raw).unwrap()).unwrap();
+        let place = Place {
+            gang: 3,
+            ..place(0, 0)
+        };
+        build(&job, place).unwrap()
+    };
+    let pod = third("Coscheduling");
+    assert_eq!(
+        pod.labels()["scheduling.x-k8s.io/pod-group"],
+        "digits-gang-3"
+    );
+    assert_eq!(projection::pod(&pod).gang, 3);
+    let pod = third("Volcano");
+    assert_eq!(
+        pod.annotations()["scheduling.k8s.io/group-name"],
+        "digits-gang-3"
+    );
+}
+
+#[test]
 fn pod_names_its_group_and_gang_scheduler() {
     let of = |gang: &str, template: Value| {
         let mut raw = raw(&template);
@@ -177,7 +203,8 @@ fn pod_names_its_group_and_gang_scheduler() {
         "its own is the default"
     );
     assert_eq!(pod["spec"]["priorityClassName"], "low");
-    let pod = of("None", json!({}));
+    let pod = of("None", json!({"metadata": {"labels": {labels::GANG: "7"}}}));
+    assert_eq!(pod["metadata"]["labels"][labels::GANG], Value::Null);
     assert_eq!(pod["spec"]["schedulerName"], Value::Null);
     assert_eq!(pod["spec"]["priorityClassName"], "low");
 }
