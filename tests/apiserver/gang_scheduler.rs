@@ -1,8 +1,9 @@
 //! Two jobs that need all GPUs each, with a real gang scheduler: the plugin Coscheduling, Volcano,
 //! and Kubernetes with its Workload API. The nodes are only objects, and the test plays their
 //! kubelets. Without a PodGroup, each job could get some of the GPUs and wait indefinitely for the
-//! rest.
+//! rest. The same holds for the replicas of several pods of one job.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -12,9 +13,9 @@ use kube::api::{
 };
 use roundhouse_tests::apiserver::Version;
 use roundhouse_tests::cluster::until;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::environment::{Environment, NAMESPACE, TIMEOUT};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job_of_large_replicas};
 use crate::pod_groups::{Scheduler, coscheduling, group_follows_job, kubernetes, volcano};
 
 pub(crate) const GPUS: usize = 8;
@@ -113,8 +114,12 @@ fn start_kubernetes(env: &Environment, version: Version) {
 
 /// Creates the nodes `n0` to `n7` with one GPU each.
 pub(crate) async fn create_nodes(env: &Environment) {
+    create_nodes_of(env, 0..GPUS).await;
+}
+
+async fn create_nodes_of(env: &Environment, numbers: Range<usize>) {
     let nodes: Api<Node> = Api::all(env.client.clone());
-    for at in 0..GPUS {
+    for at in numbers {
         let name = format!("n{at}");
         let room = json!({"nvidia.com/gpu": "1", "cpu": "8", "memory": "64Gi", "pods": "110"});
         let ready = json!([{"type": "Ready", "status": "True"}]);
@@ -173,14 +178,70 @@ async fn winner<'a>(env: &Environment, waiting: &[&'a str]) -> &'a str {
     found.await.unwrap()
 }
 
+/// Gives each pod of a job one GPU.
+fn with_gpus(job: &mut Value) {
+    let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
+    let containers = json!([{"name": "trainer", "resources": limits}]);
+    job["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
+}
+
+/// Checks that replicas of two pods hold nodes only if they are whole: of five nodes, two replicas
+/// hold four. With a sixth node, the third replica gets its nodes, too, and replacements of single
+/// pods get theirs.
+async fn only_whole_replicas_hold_nodes(env: Environment, scheduler: Scheduler) {
+    let operator = env.operator(None);
+    let mut job = job_of_large_replicas(3);
+    job["spec"]["workers"]["minReplicas"] = json!(1);
+    job["spec"]["scheduling"] = json!({"gang": scheduler.gang});
+    with_gpus(&mut job);
+    env.create(NAMESPACE, job).await;
+    let placed = |number| {
+        let env = &env;
+        until(
+            "the replicas have nodes",
+            GANG_WAITS_AT_MOST,
+            move || async move {
+                let num_held = num_held(env, NAMESPACE).await;
+                assert!(num_held <= number, "{num_held} pods have nodes");
+                Ok((num_held == number).then_some(()))
+            },
+        )
+    };
+    placed(4).await.unwrap();
+    // The operator creates the pods of all replicas, and the scheduler tries to place them.
+    until("all pods exist", TIMEOUT, || async {
+        Ok((env.all_pods(NAMESPACE).await.len() == 6).then_some(()))
+    })
+    .await
+    .unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(num_held(&env, NAMESPACE).await, 4);
+    let mut minimums = Vec::new();
+    for name in ["digits", "digits-gang-1", "digits-gang-2"] {
+        let group = scheduler
+            .groups_in(&env, NAMESPACE)
+            .get(name)
+            .await
+            .unwrap();
+        minimums.push(scheduler.minimum_of(&group));
+    }
+    assert_eq!(minimums, [Some(json!(2)), Some(json!(2)), Some(json!(2))]);
+    create_nodes_of(&env, 5..6).await;
+    placed(6).await.unwrap();
+    let now = DeleteParams::default().grace_period(0);
+    for lost in ["digits-worker-0-0", "digits-worker-3-0"] {
+        env.pods(NAMESPACE).delete(lost, &now).await.unwrap();
+    }
+    placed(6).await.unwrap();
+    operator.stop().await;
+}
+
 /// Checks that two jobs that need all GPUs run one after the other.
 async fn competing_gangs_run_in_turn(env: Environment, scheduler: Scheduler) {
     let operator = env.operator(None);
     for namespace in NAMESPACES {
         let mut job = scheduler.job(8);
-        let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
-        let containers = json!([{"name": "trainer", "resources": limits}]);
-        job["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
+        with_gpus(&mut job);
         env.create(namespace, job).await;
     }
     let first = winner(&env, &NAMESPACES).await;
@@ -199,6 +260,37 @@ async fn coscheduling_runs_competing_gangs_in_turn() {
     create_nodes(&env).await;
     start_coscheduling(&env);
     competing_gangs_run_in_turn(env, coscheduling()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the scheduler waits for half a minute: make test-long"]
+async fn coscheduling_places_whole_replicas() {
+    let env = Environment::new().await;
+    coscheduling().install(&env).await;
+    create_nodes_of(&env, 0..5).await;
+    start_coscheduling(&env);
+    only_whole_replicas_hold_nodes(env, coscheduling()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Volcano's scheduler: make test-long builds it"]
+async fn volcano_places_whole_replicas() {
+    let env = Environment::new().await;
+    volcano().install(&env).await;
+    create_nodes_of(&env, 0..5).await;
+    start_volcano(&env);
+    open_queue(&env).await;
+    only_whole_replicas_hold_nodes(env, volcano()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kubernetes 1.37: make test-long builds it"]
+async fn kubernetes_places_whole_replicas() {
+    let version = Version::WithGroups;
+    let env = Environment::with_version(version).await;
+    create_nodes_of(&env, 0..5).await;
+    start_kubernetes(&env, version);
+    only_whole_replicas_hold_nodes(env, kubernetes()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 /// A gang scheduler and the kind of its PodGroups.
 pub(crate) struct Scheduler {
     /// Its value of `scheduling.gang`.
-    gang: &'static str,
+    pub(crate) gang: &'static str,
     /// The directory of its CustomResourceDefinitions; empty for PodGroups of Kubernetes itself.
     definitions: &'static str,
     kind: ApiResource,
@@ -99,13 +99,16 @@ impl Scheduler {
         Api::namespaced_with(env.client.clone(), namespace, &self.kind)
     }
 
+    /// The number of pods of a PodGroup that are placed together.
+    pub(crate) fn minimum_of(&self, group: &DynamicObject) -> Option<Value> {
+        group.data["spec"].pointer(self.minimum).cloned()
+    }
+
     /// Waits until the job's PodGroup has this minimum.
     async fn until_minimum(&self, env: &Environment, minimum: u32) -> DynamicObject {
         let found = until("the PodGroup has the minimum", TIMEOUT, || async {
             let group = self.groups(env).get_opt("digits").await.ok().flatten();
-            let minimum_of =
-                |group: &DynamicObject| group.data["spec"].pointer(self.minimum).cloned();
-            Ok(group.filter(|group| minimum_of(group) == Some(json!(minimum))))
+            Ok(group.filter(|group| self.minimum_of(group) == Some(json!(minimum))))
         });
         found.await.unwrap()
     }
