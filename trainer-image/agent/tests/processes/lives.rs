@@ -6,9 +6,8 @@ use tempfile::TempDir;
 use crate::harness::{Agent, send, until};
 
 /// Logs the life, this pod's place and the generation before. It trains, and ends with the code in
-/// the file `end`, or with 143 once the file `leave` is there. With the
-/// file `part.<local rank>` it reports that it saves its part, writes `saved.<local rank>` after 3 s,
-/// and ends with 75.
+/// the file `end`, or with 143 once the file `leave` is there. With the file `part.<local rank>` it
+/// reports that it saves its part, writes `saved.<local rank>` after 3 s, and ends with 75.
 const SHARD: &str = r#"
     trap 'exit 143' TERM
     cd $ROUNDHOUSE_RUN_DIR

@@ -240,8 +240,8 @@ mod tests {
         };
         for shard in 0..2 {
             for extension in [PARTIAL, LAST] {
-                let died = directory.complete_as(extension, shard, id(1), dies);
-                died.unwrap_err();
+                let written = directory.complete_as(extension, shard, id(1), dies);
+                written.unwrap_err();
                 let path = directory.path(shard, id(1));
                 std::fs::rename(path.with_extension("kept"), path.with_extension(extension))
                     .unwrap();

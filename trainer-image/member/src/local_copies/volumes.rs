@@ -84,8 +84,8 @@ impl Volumes {
         self.own(self.directory.keep(self.shard, kept))
     }
 
-    /// Deletes the copies of this process' part that are older than `id`, except one. A process that
-    /// ends may just have saved its part of a newer state.
+    /// Deletes the copies of this process' part that are older than `id`, except one. A process
+    /// that ends may just have saved its part of a newer state.
     pub(super) fn keep_newer(
         &self,
         id: CheckpointId,

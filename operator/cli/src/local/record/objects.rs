@@ -156,6 +156,7 @@ mod tests {
             phase: PodPhase::Running,
             container: Container {
                 restarts: 2,
+                started_at: None,
                 waiting,
                 termination,
             },
