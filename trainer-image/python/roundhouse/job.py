@@ -455,10 +455,11 @@ class Job:
     def _save_part(self) -> None:
         """Saves this process's part of the state for the next life of the replica, if the job keeps
         copies. Must be called if the replica has lost a process."""
-        if not self._open.has_committed_state:
+        if self._open.is_changed or self._loops.is_finished:
             return
         try:
-            self._open.forget()
+            if self._open.is_incomplete:
+                self._open.forget()
             self._process.save_part()
         except Exception as trouble:
             print(f"roundhouse: this process cannot save its part of the state: {words_of(trouble)}", file=sys.stderr)

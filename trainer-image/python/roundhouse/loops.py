@@ -104,6 +104,8 @@ class Loops:
                 raise NotCommitted("a loop over job.steps after job.save_result: the training that was left is complete")
             place = generations.place
             if evaluations and evaluations[0].is_due(place.steps, place.samples, self._process.evaluated, sampler):
+                # The state after `then` is not that of the step, whose evaluation is repeated.
+                self._open.is_changed |= any(one.then is not None for one in evaluations)
                 try:
                     evaluate(evaluations, self._process, self._modules, place, generations)
                 except PeerLost as error:
@@ -143,6 +145,8 @@ class Loops:
             raise
         finally:
             self._open.is_in_body = False
+        # The next step or slice begins with the state as the script has left it.
+        self._open.is_changed = False
         if self._generations.replica is not None:
             self._generations.replica.check()
         if self._open.step is step:
@@ -182,6 +186,8 @@ class Loops:
     def finish(self) -> None:
         """Completes the training, also if all ranks have left the loop at the same step."""
         self._check_left()
+        # After the loop the script may change its state.
+        self._open.is_changed = True
         while not self.is_finished:
             self._generations.meet_at_end()
             self.is_finished = self._generations.confirm(self._process.finish())

@@ -85,8 +85,9 @@ class OpenStep:
         self._checks = CommitChecks(row, self._gradients, self._replica, is_manual=is_manual)
         # Whether the job itself changes gradients and steps optimizers.
         self._is_committing = False
-        # Whether an update has begun whose step does not count yet; also after a failed update.
-        self._is_applying = False
+        # Whether the state may be another one than that of the last committed step: an update has
+        # begun or failed, or the script may change it.
+        self.is_changed = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
         self._is_left_to_script = False
@@ -121,13 +122,6 @@ class OpenStep:
     def is_incomplete(self) -> bool:
         """Whether a step has begun that is neither committed nor dropped."""
         return self.step is not None or self._slices.has_begun
-
-    @property
-    def has_committed_state(self) -> bool:
-        """Whether the tensors are those of the last committed step once :meth:`forget` has undone
-        the open step. False from a commit to the end of the body, where the script may change
-        them."""
-        return not self._is_applying and (self.is_incomplete or not self.is_in_body)
 
     def begin(self, step: Step, sampler: Sampler) -> None:
         """Begins a step, or its next slice."""
@@ -328,7 +322,7 @@ class OpenStep:
     ) -> None:
         """Applies a step that all ranks have voted for: the optimizers step, and the step
         counts."""
-        self._is_applying = True
+        self.is_changed = True
         rate = learning_rate(optimizers)
         sampler = self._generations.sampler
         if self._seeds and sampler is not None:
@@ -354,7 +348,6 @@ class OpenStep:
         self._is_left_to_script = not optimizers
         self._generations.steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
-        self._is_applying = False
 
     def _digest(
         self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor], shared: torch.Tensor | None

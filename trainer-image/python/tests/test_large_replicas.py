@@ -117,7 +117,7 @@ def test_script_continues_from_parts_of_two_replicas(tmp_path, alone):
             until("a process of a torn replica ends", process.is_gone)
             assert process.process.returncode == 75
         saved = [file.name for pod in ((0, 1), (1, 0)) for file in world.volume(*pod).glob("shard-*/*")]
-        assert saved == ["gen-1-step-6"] * 2
+        assert saved == ["gen-0000000001-step-000000000006"] * 2
         # The pod that is left of the second replica takes the place of the lost one of the first.
         shutil.move(world.volume(1, 0), world.volume(0, 0))
         again = world.start_replica(0)
@@ -126,3 +126,15 @@ def test_script_continues_from_parts_of_two_replicas(tmp_path, alone):
         lines = again.processes[0].log.read_text().splitlines()
         assert next(line for line in lines if re.match(r"step \d+: ", line)).startswith("step 7: ")
     assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_part_is_not_saved_between_commit_and_end_of_body(tmp_path):
+    options = {"checkpoints": True, "every_steps": 1000, "variables": {"DIES_AFTER": "5"}}
+    with LargeWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", **options) as world:
+        world.has_copies = True
+        (replica,) = world.begin_replicas(1)
+        left = replica.processes[1]
+        until("the other process ends", left.is_gone)
+        assert left.process.returncode == 75
+        assert "step 5: " in left.log.read_text()
+        assert list(world.volume(0, 1).glob("shard-*/*")) == []

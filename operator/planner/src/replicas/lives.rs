@@ -6,6 +6,7 @@
 //! and two operators at once, or an operator with a stale view, can only start a life that never
 //! begins to train.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -33,6 +34,7 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
     if let Some(left) = replicas.patience_left {
         draft.requeue(left);
     }
+    let numbers = newest_numbers(replicas);
     for replica in replicas.all.values() {
         // A surplus replica is about to go.
         if !draft.members.workers.contains_key(&replica.index) {
@@ -45,7 +47,12 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
                 Vec::new()
             };
             let nonce = &draft.observed.nonce;
-            let actions = documents(replica, &pods, &holders, nonce, draft.now);
+            // Pods of other replicas may come with later lives.
+            let of_pods = pods.iter().filter_map(|pod| pod.replica.as_ref());
+            let of_pods = of_pods.map(|place| place.number);
+            let newest = of_pods.chain(numbers.get(&replica.index).copied()).max();
+            let number = newest.unwrap_or(0) + 1;
+            let actions = documents(replica, (&pods, &holders), number, nonce, draft.now);
             draft.actions.extend(actions);
         } else if replica.life.is_some() {
             reissue_late(draft, replica);
@@ -122,15 +129,26 @@ fn reissue_late(draft: &mut Draft<'_>, replica: &Replica<'_>) {
     }
 }
 
+/// The newest life of each replica, also of pods that have another place now: a document with a
+/// lower number would not count beside theirs.
+fn newest_numbers(replicas: &Replicas<'_>) -> BTreeMap<u32, u64> {
+    let mut newest = BTreeMap::<u32, u64>::new();
+    let present = replicas.all.values().flat_map(Replica::present);
+    let all = replicas.pods.values().copied().chain(present);
+    for place in all.filter_map(|pod| pod.replica.as_ref()) {
+        let number = newest.entry(place.replica).or_default();
+        *number = place.number.max(*number);
+    }
+    newest
+}
+
 fn documents(
     replica: &Replica<'_>,
-    pods: &[&Pod],
-    holders: &[Option<u32>],
+    (pods, holders): (&[&Pod], &[Option<u32>]),
+    number: u64,
     nonce: &str,
     now: Timestamp,
 ) -> Vec<Action> {
-    let numbers = pods.iter().filter_map(|pod| pod.replica.as_ref());
-    let number = numbers.map(|place| place.number).max().unwrap_or(0) + 1;
     let addresses = pods.iter().map(|pod| pod.ip.clone().unwrap_or_default());
     let addresses: Vec<String> = addresses.collect();
     // The plan's nonce may become that of a generation, which a life must not show.

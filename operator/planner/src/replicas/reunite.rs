@@ -89,14 +89,18 @@ fn completed<'a>(
     Some((whole, donors))
 }
 
-/// Whether the processes of these pods may train together. An unreachable pod may train, and a
-/// process that has lost another one is not Ready. A pod of a torn replica can still be Ready,
-/// because its process has not noticed the loss.
+/// Whether the processes of these pods may train together in a generation. An unreachable pod may
+/// train, and a process that has lost another one is not Ready. A pod of a torn replica can still
+/// be Ready, because its process has not noticed the loss.
 fn may_train(index: u32, pods: &[Option<&Pod>]) -> bool {
     let replica = Replica::new(index, pods.to_vec());
     let life = replica.life;
     life.is_some_and(|life| {
-        let mut all = replica.present();
-        all.all(|pod| !pod.has_ended_life(life) && (pod.ready || pod.unreachable))
+        let may = |pod: &Pod| {
+            let document = pod.membership.as_ref();
+            let is_member = document.is_some_and(|document| document.life == life);
+            is_member && !pod.has_ended_life(life) && (pod.ready || pod.unreachable)
+        };
+        replica.present().all(may)
     })
 }

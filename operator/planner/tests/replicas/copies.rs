@@ -142,3 +142,57 @@ fn pods_with_all_parts_of_the_state_form_a_replica() {
         assert_eq!(cluster.num_replicas(), 2);
     }
 }
+
+/// The node of two pods does not answer, and spares are ready. The pods that are left notice it one
+/// after the other.
+fn with_a_lost_node(num_lives: u32, noticed: [u32; 2], plans_between: u32) -> Cluster {
+    let mut cluster = Cluster::of(2, 2);
+    cluster.world.saves(true);
+    cluster.settle();
+    for life in 0..num_lives {
+        cluster.world.observed.nonce = format!("{:032x}", 400 + life);
+        cluster.process_dies("digits-worker-2-0");
+        cluster.settle();
+    }
+    cluster.world.observed.nonce = format!("{:032x}", 500);
+    cluster.is_cut_off("digits-worker-1-0", true);
+    cluster.is_cut_off("digits-worker-2-0", true);
+    cluster.step();
+    let [first, second] = noticed;
+    cluster.process_loses_peer(&format!("digits-worker-{first}-0"));
+    for _ in 0..plans_between {
+        cluster.step();
+        cluster.agents_work();
+    }
+    cluster.process_loses_peer(&format!("digits-worker-{second}-0"));
+    cluster
+}
+
+#[test]
+fn parts_are_put_together_whichever_pod_notices_first() {
+    for noticed in [[0, 3], [3, 0]] {
+        for plans_between in 0..2 {
+            let mut cluster = with_a_lost_node(0, noticed, plans_between);
+            cluster.settle();
+            let places = ["digits-worker-0-0", "digits-worker-3-0"];
+            assert_eq!(cluster.replica(0), places, "{noticed:?} {plans_between}");
+        }
+    }
+}
+
+/// The pod on the lost node has a later life of the replica that spares form now.
+#[test]
+fn life_of_spares_counts_beside_that_of_a_lost_pod() {
+    for num_lives in 0..3 {
+        let mut cluster = with_a_lost_node(num_lives, [0, 3], 0);
+        cluster.step();
+        for round in 0..5 {
+            cluster.world.observed.nonce = format!("{:032x}", 600 + round);
+            cluster.world.seconds_pass(10);
+            cluster.kubelets_work();
+            cluster.agents_work();
+            cluster.step();
+        }
+        assert_eq!(cluster.num_replicas(), 2, "{num_lives}");
+    }
+}

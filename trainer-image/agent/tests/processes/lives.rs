@@ -210,6 +210,24 @@ fn another_life_gives_processes_time_to_save_their_state() {
     agent.finish();
 }
 
+/// c10d aborts a process whose NCCL loses a peer.
+#[test]
+fn process_that_aborts_for_another_life_is_not_counted() {
+    let mut agent = worker_with_copies(1);
+    begins(&agent, "a1");
+    let (pid, _) = process(&agent, 0, "a1");
+    begins(&agent, "a2");
+    until("the agent knows the next life", || {
+        let words = "the replica has another life";
+        agent.stderr().contains(words).then_some(())
+    });
+    send("ABRT", &pid);
+    process(&agent, 0, "a2");
+    assert_eq!(agent.restarts().total, 0, "{}", agent.stderr());
+    agent.signal("TERM");
+    agent.finish();
+}
+
 #[test]
 fn end_of_a_process_in_another_pod_is_not_counted() {
     let mut agent = worker(1);

@@ -288,6 +288,10 @@ impl Training {
 
     /// Saves this process' part of the state: see [`Member::save_part`].
     pub(super) fn save_part(&mut self) {
+        if self.ended_step.is_some() {
+            // The body of the loop may have run in part.
+            return;
+        }
         self.member.save_part(&self.state);
     }
 

@@ -1,8 +1,10 @@
 """Trains a network that the processes of each worker share. Arguments: STEPS and the path of the
-weights. PARALLEL: fsdp, tp or both. DEVICE: cpu or cuda."""
+weights. PARALLEL: fsdp, tp or both. DEVICE: cpu or cuda. DIES_AFTER: the step after whose commit
+rank 0 dies."""
 
 import contextlib
 import os
+import signal
 import sys
 
 import roundhouse as rh
@@ -92,6 +94,10 @@ with rh.join(state=state) as job:
             getattr(up, "_local_tensor", up)[-1, -1] = float("inf")
         if job.commit(total, opt, schedule, max_grad_norm=CLIP, scaler=scaler):
             print(f"step {job.steps_done}: {job.loss:.17g} {job.grad_norm:.17g}", flush=True)
+            if os.environ.get("DIES_AFTER") == str(job.steps_done):
+                if job.rank == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                job.sum([1.0])
     if scaler:
         print(f"scale {scaler.get_scale()} after {schedule.last_epoch} updates", flush=True)
     job.save_result(WEIGHTS)

@@ -106,8 +106,11 @@ impl Worker<'_> {
         let Some(lives) = &self.lives else {
             return false;
         };
-        let has_left = ExitCode::from_code(end.code()) == Some(ExitCode::Left);
-        let is_replaced = lives.are_replaced && (was_killed || end.is_peer_failure());
+        let code = ExitCode::from_code(end.code());
+        let has_left = code == Some(ExitCode::Left);
+        // Whatever ends it then is most likely the loss of another process.
+        let is_permanent = code.is_some_and(ExitCode::is_permanent);
+        let is_replaced = lives.are_replaced && (was_killed || !is_permanent);
         let is_over = !self.asked && (has_left || is_replaced);
         if is_over {
             let status = self.status(local_rank);

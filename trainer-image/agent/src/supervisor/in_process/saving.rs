@@ -19,7 +19,8 @@ const MAX_TIME: Duration = Duration::from_secs(30);
 impl Worker<'_> {
     /// Ends the processes that still run because the replica has lost one, or has another life.
     pub(super) fn end_siblings(&mut self) {
-        if self.lives.is_some() && self.options.keeps_local_copies() {
+        let has_next_life = self.lives.is_some() && self.ended.is_empty();
+        if has_next_life && self.options.keeps_local_copies() {
             self.saving_since.get_or_insert_with(Instant::now);
         } else {
             self.kill_siblings();
