@@ -16,7 +16,7 @@ pub(crate) const MAX_ITEMS: usize = 64;
 
 /// Labels and annotations that the operator reads; they are kept regardless of
 /// the number of others.
-const READ: [&str; 13] = [
+const READ: [&str; 14] = [
     labels::MANAGED_BY,
     labels::JOB_NAME,
     labels::JOB_UID,
@@ -24,6 +24,7 @@ const READ: [&str; 13] = [
     labels::ATTEMPT,
     labels::LEFT_DOMAIN,
     labels::REPLICA_INDEX,
+    labels::GANG,
     labels::MEMBERSHIP,
     labels::EARLIER,
     labels::REPLICA,

@@ -1,4 +1,5 @@
 use jiff::Timestamp;
+use roundhouse_api::FewEntries;
 use roundhouse_contract::CopyRole;
 use serde_json::{Value, json};
 
@@ -220,6 +221,32 @@ fn pair_of_copies_is_read_from_its_annotation() {
     };
     assert_eq!(pod(&pair.to_json().unwrap()).copies, Some(pair));
     assert_eq!(pod("").copies, None, "the end of a pair");
+}
+
+/// A tenant may give a pod thousands of other labels and annotations, of which most are dropped.
+#[test]
+fn everything_that_is_read_is_kept_beside_many_others() {
+    let constants = include_str!("../../../contract/src/labels.rs");
+    let values = constants.lines().filter_map(|line| {
+        let (name, value) = line.strip_prefix("pub const ")?.split_once(": &str = \"")?;
+        Some((name, value.trim_end_matches("\";")))
+    });
+    let is_read = |name: &str| {
+        let used = format!("labels::{name})");
+        include_str!("../projection.rs").contains(&used)
+    };
+    let read: Vec<&str> = values
+        .filter(|(name, _)| is_read(name))
+        .map(|(_, value)| value)
+        .filter(|value| value.contains('/'))
+        .collect();
+    assert!(read.len() > 8, "{read:?}");
+    for key in read {
+        let others = (0..3_000).map(|at| format!(r#""a{at}": """#));
+        let entries: Vec<String> = others.chain([format!(r#""{key}": "x""#)]).collect();
+        let few: FewEntries = serde_json::from_str(&format!("{{{}}}", entries.join(","))).unwrap();
+        assert!(few.kept.contains_key(key), "{key}");
+    }
 }
 
 /// A trainer with this count of restarts and this state. Its last state is an end with exit code 9.
