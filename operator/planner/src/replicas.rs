@@ -24,7 +24,6 @@ mod expand;
 mod fill;
 mod former;
 pub(crate) mod lives;
-
 mod merge;
 mod reunite;
 mod whole;

@@ -11,9 +11,9 @@ use roundhouse_contract::Action as Instruction;
 use roundhouse_contract::earlier::Earlier;
 
 use crate::draft::Draft;
-use crate::generation::beside::{GIVEN_UP, formed_with};
+use crate::generation::beside::{GIVEN_UP, formed_with, newest_formed};
 use crate::generation::copy_pairs;
-use crate::observed::{Pod, PodPhase};
+use crate::observed::{Observed, Pod, PodPhase};
 use crate::plan::PlanReason;
 use crate::replicas::{Replica, pods_in};
 use crate::status::{counted, time_left};
@@ -47,6 +47,15 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
+    /// What counts in the observed state of a job.
+    pub(crate) fn of(job: &ValidatedJob, observed: &Observed) -> Self {
+        let membership = observed.status.membership.as_ref();
+        Self {
+            formed: newest_formed(observed, membership.map_or(0, |it| it.generation)),
+            keep_copies: are_kept(job),
+        }
+    }
+
     /// The generation of whose state the pod may keep a copy.
     #[must_use]
     pub(crate) fn copy_of(self, pod: &Pod) -> Option<u64> {

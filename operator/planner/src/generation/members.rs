@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, membership};
 
 use self::victims::{dismiss, num_places, straggler, survivors, victims};
-use crate::generation::copies::{self, Holders};
-use crate::generation::{beside, completed, copy_pairs, newest_seen, topology};
+use crate::generation::copies::Holders;
+use crate::generation::{completed, copy_pairs, newest_seen, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -63,8 +63,8 @@ impl<'a> Members<'a> {
         let membership = observed.status.membership.as_ref();
         let generation = membership.map_or(0, |m| m.generation);
         let newest_seen = newest_seen::newest(observed, generation);
-        let formed = beside::newest_formed(observed, generation);
-        let keep_copies = copies::are_kept(job);
+        let holders = Holders::of(job, observed);
+        let formed = holders.formed;
         // After a restore the status may describe a generation that the pods have left: its
         // completions are not used.
         let completed = membership.filter(|m| m.generation == newest_seen);
@@ -76,10 +76,6 @@ impl<'a> Members<'a> {
             || (!completed.is_empty() && all.any(|pod| is_alive(pod) && is_of(pod, generation)));
         if !is_ending {
             let straggler = straggler(&workers, observed, job.pods_per_replica.max(1));
-            let holders = Holders {
-                formed,
-                keep_copies,
-            };
             let members = victims(
                 &survivors(&workers, formed),
                 job.replicas,
@@ -106,7 +102,7 @@ impl<'a> Members<'a> {
             nodes: membership.map_or(0, |m| m.nodes),
             completed,
             num_places,
-            keep_copies,
+            keep_copies: holders.keep_copies,
             condemned,
         }
     }

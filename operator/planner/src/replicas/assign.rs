@@ -20,8 +20,7 @@ use super::merge::merge;
 use super::reunite::reunite;
 use super::whole::{Rules, complete};
 use super::{Replica, Replicas};
-use crate::generation::beside::newest_formed;
-use crate::generation::copies::{self, Holders};
+use crate::generation::copies::Holders;
 use crate::generation::members::by_index;
 use crate::observed::{Observed, Pod, PodPhase};
 use crate::plan::DeleteReason;
@@ -47,12 +46,7 @@ pub(super) fn assign<'a>(
     let rule = DomainRule::of(job);
     let mut displaced = vacate(&mut places, fit, rule, is_out);
     add_missing(&mut places, job.replicas, size);
-    let membership = observed.status.membership.as_ref();
-    let holders = Holders {
-        formed: newest_formed(observed, membership.map_or(0, |it| it.generation)),
-        keep_copies: copies::are_kept(job),
-    };
-    reunite(&mut places, holders, rule, is_fit);
+    reunite(&mut places, Holders::of(job, observed), rule, is_fit);
     let rules = Rules {
         domains: rule,
         is_fit: &is_fit,

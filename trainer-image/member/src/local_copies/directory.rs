@@ -92,9 +92,7 @@ impl Directory {
 
     /// Deletes all copies of a shard except one.
     pub(super) fn keep(&self, shard: u32, kept: Option<CheckpointId>) -> io::Result<()> {
-        let copies = parsed(&self.of_shard(shard), CheckpointId::parse)?;
-        let mut superseded = copies.into_iter().filter(|id| Some(*id) != kept);
-        superseded.try_for_each(|id| self.remove(shard, id))
+        self.remove_all(shard, |id| Some(id) != kept)
     }
 
     /// Deletes the copies of a shard that are older than `id`, except one.
@@ -104,9 +102,16 @@ impl Directory {
         id: CheckpointId,
         kept: Option<CheckpointId>,
     ) -> io::Result<()> {
+        self.remove_all(shard, |it| it < id && Some(it) != kept)
+    }
+
+    fn remove_all(
+        &self,
+        shard: u32,
+        is_superseded: impl Fn(CheckpointId) -> bool,
+    ) -> io::Result<()> {
         let copies = parsed(&self.of_shard(shard), CheckpointId::parse)?;
-        let is_superseded = |it: &CheckpointId| *it < id && Some(*it) != kept;
-        let mut superseded = copies.into_iter().filter(is_superseded);
+        let mut superseded = copies.into_iter().filter(|id| is_superseded(*id));
         superseded.try_for_each(|id| self.remove(shard, id))
     }
 
