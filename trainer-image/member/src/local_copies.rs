@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::CopyRole;
@@ -45,10 +45,11 @@ use directory::Directory;
 use file::Kind;
 use holder::{Pairs, read_pair};
 use holding::Holding;
-use member::copies_of;
 use pods::Pods;
 use volumes::Volumes;
 use writer::{Done, Ended, NewCopy, Request};
+
+pub(crate) use member::copies_of;
 
 /// Bytes in a unit of messages.
 const MIB: u64 = 1 << 20;
@@ -77,6 +78,8 @@ pub struct LocalCopies {
     training: Digest,
     requests: Sender<Request>,
     results: Receiver<Done>,
+    /// A result that [`Self::poll`] has not returned.
+    done: Option<Done>,
     /// Memory of the last snapshot, for the next one.
     buffer: Option<Box<dyn Snapshot>>,
     /// Whether the last copy also goes to another pod.
@@ -139,19 +142,31 @@ impl LocalCopies {
         layout.is_some() || self.local_rank == 0
     }
 
-    /// Returns what has ended since the last call. If each step is copied to another pod, waits for
-    /// the copy in progress, so that a loss repeats at most one step.
-    fn poll(&mut self) -> Option<Ended> {
+    /// If each step is copied to another pod, waits for the copy in progress, so that a loss
+    /// repeats at most one step.
+    pub(crate) fn wait_for_peer_copy(&mut self) {
         let waits = self.settings.every_steps == 1 && self.is_shared && self.is_writing();
-        let longest = if waits { LONGEST_WAIT } else { Duration::ZERO };
-        match self.results.recv_timeout(longest) {
+        if !waits || self.done.is_some() {
+            return;
+        }
+        match self.results.recv_timeout(LONGEST_WAIT) {
+            Ok(done) => self.done = Some(done),
+            // The next steps do not wait for the same copy.
+            Err(RecvTimeoutError::Timeout) => self.is_shared = false,
+            // The next poll notices it.
+            Err(RecvTimeoutError::Disconnected) => {}
+        }
+    }
+
+    /// Returns what has ended since the last call.
+    fn poll(&mut self) -> Option<Ended> {
+        if let Some(done) = self.done.take() {
+            return Some(self.end(done));
+        }
+        match self.results.try_recv() {
             Ok(done) => Some(self.end(done)),
-            Err(RecvTimeoutError::Timeout) => {
-                // The next steps do not wait for the same copy.
-                self.is_shared &= !waits;
-                None
-            }
-            Err(RecvTimeoutError::Disconnected) => {
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
                 (self.num_requested, self.has_failed) = (0, true);
                 None
             }
@@ -249,6 +264,9 @@ impl LocalCopies {
     /// copies of its siblings are of no use either.
     pub(crate) fn discard(&mut self, layout: Option<&Layout>) {
         self.is_discarded.store(true, Ordering::Relaxed);
+        if let Some(done) = self.done.take() {
+            self.end(done);
+        }
         let deadline = Instant::now() + DISCARD_TIMEOUT;
         while self.is_writing() {
             let left = deadline.saturating_duration_since(Instant::now());

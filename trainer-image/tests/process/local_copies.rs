@@ -167,7 +167,20 @@ fn copy_is_used_if_the_newer_checkpoint_is_damaged() {
 #[test]
 fn worker_with_a_torn_state_continues_from_its_copy() {
     let volumes = Volumes::new();
-    volumes.train_and_kill(1, 3 * EVERY);
+    train_and_kill_with(volumes.settings(NEVER, None), 1, |job| {
+        job.wait_for("two copies of the second worker", |_| {
+            if (0..2).any(|node| volumes.newest(node) <= 3 * EVERY) {
+                return false;
+            }
+            // While a copy is written, there is only one.
+            job.signal(1, "-STOP");
+            let has_both = volumes.of_worker(1).len() > 1;
+            if !has_both {
+                job.signal(1, "-CONT");
+            }
+            has_both
+        });
+    });
     for path in volumes.of_worker(1).into_iter().skip(1) {
         std::fs::remove_file(path).unwrap();
     }

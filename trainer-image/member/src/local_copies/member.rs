@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use roundhouse_report::Reporter;
+
 use super::writer::Ended;
 use super::{Begun, LocalCopies, MIB};
 use crate::checkpointing::Checkpointing;
@@ -69,31 +71,6 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(())
     }
 
-    /// Reports what the thread has done meanwhile.
-    pub(crate) fn report_copy(&mut self) {
-        match self.copies_mut().and_then(LocalCopies::poll) {
-            Some(Ended::Written {
-                step,
-                duration,
-                result: Ok(()),
-                stored,
-            }) => {
-                self.reporter.copied(step, duration);
-                if self.copies().is_some_and(LocalCopies::have_pairs) {
-                    let stored = stored.transpose();
-                    let stored = stored.map(Option::flatten).map_err(|it| it.to_string());
-                    self.reporter.holder_has(stored);
-                }
-            }
-            Some(Ended::Written { result, .. } | Ended::Shared(result)) => {
-                if let Err(error) = result {
-                    self.reporter.copy_failed(&error.to_string());
-                }
-            }
-            None => {}
-        }
-    }
-
     /// Reports what the ranks of this worker conclude from a sum: whether the last copy has all
     /// parts. Only the worker with rank 0 adds to this sum, because the status shows its copies.
     pub(crate) fn conclude_copy(&mut self, sum: &SavingSum) {
@@ -107,6 +84,33 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 }
 
-pub(super) const fn copies_of(checkpointing: &mut Checkpointing) -> Option<&mut LocalCopies> {
+impl LocalCopies {
+    /// Reports what the thread has done since the last call.
+    pub(crate) fn report(&mut self, reporter: &mut Reporter) {
+        match self.poll() {
+            Some(Ended::Written {
+                step,
+                duration,
+                result: Ok(()),
+                stored,
+            }) => {
+                reporter.copied(step, duration);
+                if self.have_pairs() {
+                    let stored = stored.transpose();
+                    let stored = stored.map(Option::flatten).map_err(|it| it.to_string());
+                    reporter.holder_has(stored);
+                }
+            }
+            Some(Ended::Written { result, .. } | Ended::Shared(result)) => {
+                if let Err(error) = result {
+                    reporter.copy_failed(&error.to_string());
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+pub(crate) const fn copies_of(checkpointing: &mut Checkpointing) -> Option<&mut LocalCopies> {
     checkpointing.copies.as_mut()
 }

@@ -65,12 +65,12 @@ impl Peer {
     pub(super) fn store(
         &self,
         operation: Operation,
-        (mut file, num_bytes): (File, u64),
+        (file, num_bytes): (File, u64),
     ) -> Result<(), RequestFailed> {
         let send = || {
             let mut stream = self.request(operation)?;
             // A pod that refuses the copy answers before it has all bytes.
-            let sent = transfer::copy(&mut file, &mut stream, num_bytes, &mut |_| {});
+            let sent = transfer::send(&file, &mut stream, num_bytes);
             stream.set_read_timeout(Some(self.durable))?;
             match message::receive(&mut stream) {
                 Ok(Answer::Done) => sent,

@@ -65,6 +65,7 @@ impl LocalCopies {
             training: identity.hash(table),
             requests,
             results,
+            done: None,
             buffer: None,
             is_shared: false,
             num_requested: 0,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Member;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
+use crate::local_copies::copies_of;
 use crate::world::{RankVote, Saving, StepOutcome, World};
 
 impl<R: Rendezvous> Member<'_, R> {
@@ -97,7 +98,9 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     fn saving(&mut self) -> Result<Saving, Failure> {
-        self.report_copy();
+        if let Some(copies) = self.checkpointing.as_mut().and_then(copies_of) {
+            copies.report(self.reporter);
+        }
         let generation = self.local_state.generation();
         let Some(checkpointing) = &mut self.checkpointing else {
             return Ok(Saving::default());

@@ -110,7 +110,7 @@ impl Trainer<'_> {
             clip::norms(self.work.task.parameters(), loss_factor, most)
         })?;
         faults::point(Point::Agree, rank, step);
-        rank_vote.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
+        self.member.world_and_late_vote()?.1.complete(&mut rank_vote);
         let vote = StepVote {
             rank_vote: &rank_vote,
             loss: &loss,

@@ -256,10 +256,10 @@ impl Trainer<'_> {
         let mut inputs = work.inputs(batch, &order);
         inputs.loss_factor = loss_factor;
         inputs.next = next.as_ref().map(|(order, next)| (next, order));
-        let (world, mut leave_watch) = member.world_and_leave_watch()?;
+        let (world, mut late_vote) = member.world_and_late_vote()?;
         let mut numbers = rank_vote.map(|rank_vote| {
             move |local_loss| {
-                rank_vote.leaving = leave_watch.is_leaving();
+                late_vote.complete(rank_vote);
                 rank_vote.to_numbers(world.rank(), local_loss).to_vec()
             }
         });
@@ -291,7 +291,7 @@ impl Trainer<'_> {
             self.member
                 .end_step_from_votes(&numbers, rank_vote.finite)?
         } else {
-            rank_vote.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
+            self.member.world_and_late_vote()?.1.complete(&mut rank_vote);
             self.member.end_step_by_collective(local_loss, &rank_vote)?
         };
         if let Some(loss_sum) = loss_sum {

@@ -63,15 +63,14 @@ pub(in crate::process) enum Agreed {
 impl Training {
     /// Sends this rank's vote for the current step. Does not wait for the peers.
     pub(in crate::process) fn send_vote(&mut self, numbers: Py<PyAny>) -> Result<(), Failure> {
-        let leaving = self.member.world_and_leave_watch()?.1.is_leaving();
         let Some((batch, vote)) = &mut self.begun else {
             return Err(internal("no step has begun"));
         };
         if self.sent.is_some() {
             return Err(internal("the vote for this step was already sent"));
         }
-        vote.leaving = leaving;
-        let world = self.member.world()?;
+        let (world, mut late_vote) = self.member.world_and_late_vote()?;
+        late_vote.complete(vote);
         faults::point(Point::Agree, world.rank(), batch.step);
         let layout = Layout::of(world);
         let list = layout.list(vote);
