@@ -262,10 +262,9 @@ def main():
             stage = PipelineStage(model, options.rank, options.world, torch.device(options.device))
 
             def sum_of(scores, wanted):
-                return functional.cross_entropy(scores.flatten(0, -2), wanted.flatten(), reduction="sum")
+                total = functional.cross_entropy(scores.flatten(0, -2), wanted.flatten(), reduction="sum")
+                return total / (batch * math.prod(targets.shape[1:]))
 
-            # The copies of the tied embedding are not summed, and the sum of the losses is not
-            # divided: both cost little.
             schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=sum_of)
         else:
             model = DistributedDataParallel(model)
@@ -300,6 +299,8 @@ def main():
             parts = []
             given = (inputs[mine],) if model.is_first else ()
             schedule.step(*given, target=targets[mine] if model.is_last else None, losses=parts)
+            # The first and the last stage have the embedding, and PyTorch does not tie them.
+            dist.all_reduce(model.tokens.weight.grad)
             update.step()
             return losses.read_loss(torch.stack(parts).sum()) if model.is_last else None
         with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
