@@ -37,6 +37,9 @@ pub const LEDGER_DIR: &str = "ledger";
 /// Name of the file with which the processes of a replica find each other, in the directory of its
 /// life.
 pub const REPLICA_FILE: &str = "store";
+/// Name of the file that an agent writes into the directory of a life once that life is over. Its
+/// processes then end their waits for other processes.
+pub const LIFE_IS_OVER: &str = "over";
 /// Default `terminationMessagePath` of Kubernetes.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 

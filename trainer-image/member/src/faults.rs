@@ -5,7 +5,8 @@
 //! - `_FREEZE`: the same with SIGSTOP, until a SIGCONT.
 //! - `_FILE`: a file with `rank:point` kills the first process that reaches the point as that rank,
 //!   in any step, once. The process removes the file. With `rank:Cut` the process instead loses its
-//!   connections to the other processes of its replica when it has the sums of a step.
+//!   connections to the other processes of its replica when it has the sums of a step, and with
+//!   `rank:CutAfterVote` when they have its vote on the step and it has not read theirs.
 //! - `_LOSE`: `rank:step:point` lets a collective that has succeeded there count as failed on that
 //!   rank, as if a peer was lost between two of its sends.
 //! - `_STEP_FILE`: a file, or `<file>-<index of the worker>`, with milliseconds by which each step
@@ -253,17 +254,27 @@ pub fn device_failure(rank: u32, step: u64) -> Option<&'static str> {
     breaks.then_some("CUDA error: uncorrectable ECC error encountered")
 }
 
+/// When a rank loses its connections to the other processes of its replica in the vote on a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    BeforeVote,
+    /// The other processes have its vote, and it has not read theirs.
+    AfterVote,
+}
+
 /// Whether this rank loses its connections to the other processes of its replica now.
 #[cfg(feature = "faults")]
 #[must_use]
-pub fn cuts_links(rank: u32) -> bool {
-    is_chosen(&format!("{rank}:Cut"))
+pub fn cuts_links(rank: u32) -> Option<Cut> {
+    let all = [("Cut", Cut::BeforeVote), ("CutAfterVote", Cut::AfterVote)];
+    let mut all = all.into_iter();
+    all.find_map(|(name, cut)| is_chosen(&format!("{rank}:{name}")).then_some(cut))
 }
 
 #[cfg(not(feature = "faults"))]
 #[must_use]
-pub const fn cuts_links(_: u32) -> bool {
-    false
+pub const fn cuts_links(_: u32) -> Option<Cut> {
+    None
 }
 
 /// Whether a bit of a rank's weights flips after a step.

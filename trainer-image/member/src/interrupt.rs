@@ -9,9 +9,10 @@
 //! when its timeout is over, so errors that NCCL's watchdog has noted end the wait too. Gloo does
 //! not wake a thread that waits for the rest of a message whose sender is gone;
 //! [`Abort::has_failed`] detects this and ends that wait, also in the groups of this process'
-//! replica.
+//! replica. If a process of the replica is lost without a sign, because its host does not answer,
+//! the agent writes a file that ends all waits.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,10 +31,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, Default)]
 pub struct Interrupter {
     watched: Arc<Mutex<Option<Watched>>>,
-    /// The groups of this process' replica, which last for all generations.
-    of_replica: Arc<Mutex<Vec<Weak<dyn Abort>>>>,
+    of_replica: Arc<Mutex<OfReplica>>,
     /// Step times of this training so far.
     estimate: Arc<Mutex<StepEstimate>>,
+}
+
+/// The connections to the other processes of the replica, which last for all generations.
+#[derive(Debug, Default)]
+struct OfReplica {
+    connections: Vec<Weak<dyn Abort>>,
+    /// The agent creates this file when the replica is lost. `None` if it has.
+    over: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -92,9 +100,11 @@ impl Interrupter {
         Ok(interrupter)
     }
 
-    /// Watches the collectives of the replica's groups, from now on.
-    pub fn guard_replica(&self, groups: Vec<Weak<dyn Abort>>) {
-        *lock(&self.of_replica) = groups;
+    /// Watches the connections of the replica, from now on. `over`: see
+    /// [`roundhouse_contract::paths::LIFE_IS_OVER`].
+    pub fn guard_replica(&self, connections: Vec<Weak<dyn Abort>>, over: PathBuf) {
+        let over = Some(over);
+        *lock(&self.of_replica) = OfReplica { connections, over };
     }
 
     /// Watches the collectives of a generation's group, if it has one, from now on. The generation
@@ -194,7 +204,7 @@ impl Interrupter {
 /// Runs until no other handle of `watched` exists.
 fn run(
     watched: &Arc<Mutex<Option<Watched>>>,
-    of_replica: &Mutex<Vec<Weak<dyn Abort>>>,
+    of_replica: &Mutex<OfReplica>,
     mut watch: MembershipWatch,
     mut newest: u64,
     leave: &LeaveRequest,
@@ -203,7 +213,7 @@ fn run(
     while Arc::strong_count(watched) > 1 {
         std::thread::sleep(POLL_INTERVAL);
         let document = watch.poll();
-        abort_failed(of_replica);
+        let replica_is_lost = abort_failed(of_replica);
         let failed = failed(watched);
         let mut watched = lock(watched);
         if let Some(document) = document
@@ -219,7 +229,8 @@ fn run(
         let over = watched.as_mut().and_then(|watched| {
             let has_failed = failed == Some(watched.generation);
             let over = watched.over(newest, known_since, has_failed);
-            over.or_else(|| watched.overdue(leave))
+            let over = over.or_else(|| watched.overdue(leave));
+            over.or_else(|| replica_is_lost.then(|| "its replica is lost".to_owned()))
         });
         // Take the group out, so that it is aborted once.
         let over = over.and_then(|reason| {
@@ -252,18 +263,31 @@ fn failed(watched: &Mutex<Option<Watched>>) -> Option<u64> {
     has_failed.then_some(generation)
 }
 
-/// Aborts the groups of a replica that wait for a process that is gone: no generation ends these
-/// waits, because the replica cannot continue without that process.
-fn abort_failed(of_replica: &Mutex<Vec<Weak<dyn Abort>>>) {
-    // Without the lock, as in [`failed`].
-    let groups = lock(of_replica).clone();
-    for group in groups.iter().filter_map(Weak::upgrade) {
-        if group.has_failed() {
-            say_error("a collective that waits for the processes of this worker has failed");
-            group.abort();
+/// Aborts the connections of a replica that wait for a process that is gone: no generation ends
+/// these waits, because the replica cannot continue without that process. Returns whether the agent
+/// has reported since the last call that the replica is lost.
+fn abort_failed(of_replica: &Mutex<OfReplica>) -> bool {
+    let (connections, is_lost) = {
+        let mut of_replica = lock(of_replica);
+        let is_lost = of_replica.over.as_ref().is_some_and(|file| file.exists());
+        if is_lost {
+            say_error("another process of this worker is lost");
+            of_replica.over = None;
         }
-        give_back(group);
+        (of_replica.connections.clone(), is_lost)
+    };
+    // Without the lock, as in [`failed`].
+    for connection in connections.iter().filter_map(Weak::upgrade) {
+        let has_failed = connection.has_failed();
+        if has_failed {
+            say_error("a collective that waits for the processes of this worker has failed");
+        }
+        if has_failed || is_lost {
+            connection.abort();
+        }
+        give_back(connection);
     }
+    is_lost
 }
 
 /// Drops a handle of a group, which the training thread may have left meanwhile.

@@ -18,6 +18,7 @@ use roundhouse_contract::environment::ReplicaPods;
 
 use crate::blocking::Waited;
 use crate::failure::Failure;
+use crate::group::Abort;
 
 mod pods;
 mod socket;
@@ -58,6 +59,17 @@ trait MeetingPlace {
 pub struct Links {
     shard: u32,
     siblings: Vec<Sibling>,
+}
+
+/// The same connections, for another thread that may have to end them.
+#[derive(Debug)]
+pub struct Connections(Vec<Socket>);
+
+impl Abort for Connections {
+    fn abort(&self) {
+        // A connection that has failed needs no end.
+        self.0.iter().for_each(|socket| drop(socket.shutdown()));
+    }
 }
 
 impl Links {
@@ -228,25 +240,31 @@ impl Links {
         Ok(())
     }
 
-    /// Ends all connections, as a failing network does.
+    /// Sends this process' vote of a turn and does not wait for those of its siblings.
+    pub fn vote(&mut self, generation: u64, turn: u64) {
+        // A sibling that is gone needs no vote.
+        let _ = self.send(Vote {
+            generation,
+            turn,
+            succeeded: true,
+            numbers: [0.0; NUM_NUMBERS],
+        });
+    }
+
+    /// The connections, so that another thread can end them.
     ///
     /// # Errors
-    /// Those of the sockets.
-    pub fn cut(&self) -> std::io::Result<()> {
-        let mut sockets = self.siblings.iter().map(|sibling| &sibling.stream);
-        sockets.try_for_each(Socket::shutdown)
+    /// This process has too many open files.
+    pub fn connections(&self) -> std::io::Result<Connections> {
+        let sockets = self.siblings.iter();
+        let sockets = sockets.map(|sibling| sibling.stream.try_clone());
+        Ok(Connections(sockets.collect::<Result<_, _>>()?))
     }
 
     /// Reports that this process takes no further turn in the generations before this one. It does
     /// not wait.
     pub fn enters(&mut self, generation: u64) {
-        // A sibling that is gone needs no answer.
-        let _ = self.send(Vote {
-            generation,
-            turn: 0,
-            succeeded: true,
-            numbers: [0.0; NUM_NUMBERS],
-        });
+        self.vote(generation, 0);
     }
 
     /// Says that this process leaves the generation after a failure. It does not wait.

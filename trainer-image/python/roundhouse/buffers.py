@@ -3,7 +3,8 @@ values before a step, and the broadcast of one rank's values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -85,6 +86,18 @@ class Buffers:
             torch._foreach_copy_(self._buffers, self._before)
         for owner, key, buffer in self._kept:
             owner[key] = buffer
+
+    @contextlib.contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Gives the buffers the values from before the step meanwhile."""
+        after = [(owner, key, buffer, _cloned(buffer)) for owner in self._owners for key, buffer in owner.items()]
+        self.restore()
+        yield
+        with torch.no_grad():
+            for owner, key, buffer, value in after:
+                owner[key] = buffer
+                if buffer is not None and value is not None:
+                    buffer.copy_(value)
 
     @property
     def num_bytes(self) -> int:

@@ -204,6 +204,12 @@ class Generations:
         if self.replica is not None:
             self.replica.check_alive()
 
+    def cut_replica(self) -> None:
+        """Ends the waits for the other processes of the replica. The native part calls this in
+        another thread, once the agent says that the replica is lost."""
+        if self.replica is not None:
+            self.replica.cut()
+
     def meet_at_end(self) -> None:
         """Waits for all ranks after they have left the loop before the last step.
 

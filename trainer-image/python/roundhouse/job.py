@@ -411,8 +411,9 @@ class Job:
             return
         self._ended()
         is_lost = self._generations.is_between_generations and not self._loops.is_finished
-        if error is not None and self._replica is not None and self._replica.explains(error):
-            self._save_part()
+        is_replica_lost = error is not None and self._replica is not None and self._replica.explains(error)
+        if is_replica_lost and not self._loops.is_finished:
+            self._open.save_part()
         self._open.close()
         if isinstance(error, KeyboardInterrupt):
             if self._generations.group is not None:
@@ -451,18 +452,6 @@ class Job:
             self._exports.wait(_MOST_AT_LEAVE)
         if isinstance(error, SystemExit):
             self._generations.end()  # Other errors end the process at once.
-
-    def _save_part(self) -> None:
-        """Saves this process's part of the state for the next life of the replica, if the job keeps
-        copies. Must be called if the replica has lost a process."""
-        if self._open.is_changed or self._loops.is_finished:
-            return
-        try:
-            if self._open.is_incomplete:
-                self._open.forget()
-            self._process.save_part()
-        except Exception as trouble:
-            print(f"roundhouse: this process cannot save its part of the state: {words_of(trouble)}", file=sys.stderr)
 
     def _fail(self, error: BaseException) -> None:
         code, words = explained(error)

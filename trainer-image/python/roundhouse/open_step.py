@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from .clipping import Clipping
 from .column_sums import ColumnSums, clip
 from .commit_checks import CommitChecks
 from .digests import digest_of, portions
-from .errors import LOST_IN_REPLICA, ConfigError, Diverged, NotCommitted, PeerLost
+from .errors import LOST_IN_REPLICA, ConfigError, Diverged, NotCommitted, PeerLost, words_of
 from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
@@ -247,7 +249,17 @@ class OpenStep:
             numbers.scale = scaler.get_scale() if scaler._scale is None else scaler._scale
         agreed = self._process.agree(broke=gradients.broken)
         numbers.end_without_vote()
-        if not self._generations.confirm(isinstance(agreed, tuple)) and isinstance(agreed, tuple):
+        is_ready = False
+        try:
+            is_confirmed = self._generations.confirm(isinstance(agreed, tuple))
+        except PeerLost:
+            if not isinstance(agreed, tuple):
+                raise
+            # The other processes of the replica may have committed the step. So this one keeps its
+            # part of the state before the step, makes the step, and ends after the body.
+            self.save_part()
+            is_confirmed = is_ready = True
+        if not is_confirmed and isinstance(agreed, tuple):
             agreed, gradients.broken = None, LOST_IN_REPLICA
         agreed_at = time.perf_counter()
         # Drop the gradients; their memory belongs to DDP.
@@ -283,7 +295,7 @@ class OpenStep:
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
                 "rate, add a warm-up, or give job.commit max_grad_norm"
             )
-        self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at)
+        self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at, is_ready=is_ready)
         self.outcome = Outcome(mean_loss, norm)
         return True
 
@@ -319,9 +331,10 @@ class OpenStep:
         *,
         ended_at: float,
         agreed_at: float,
+        is_ready: bool,
     ) -> None:
         """Applies a step that all ranks have voted for: the optimizers step, and the step
-        counts."""
+        counts. ``is_ready``: this process does not know whether the others of its replica do."""
         self.is_changed = True
         rate = learning_rate(optimizers)
         sampler = self._generations.sampler
@@ -347,7 +360,22 @@ class OpenStep:
         self.step = None
         self._is_left_to_script = not optimizers
         self._generations.steps_done = step.number
+        if is_ready:
+            self._process.conclude_ready(skipped=skipped)
+            return
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
+
+    def save_part(self) -> None:
+        """Saves this process's part of the last committed state for the next life of the replica,
+        if the job keeps copies and the script cannot have changed the state since. Must be called
+        if the replica has lost a process."""
+        if self.is_changed:
+            return
+        try:
+            with self._buffers.as_before() if self.is_incomplete else contextlib.nullcontext():
+                self._process.save_part()
+        except Exception as trouble:
+            print(f"roundhouse: this process cannot save its part of the state: {words_of(trouble)}", file=sys.stderr)
 
     def _digest(
         self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor], shared: torch.Tensor | None

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from ._native import ask_to_leave, is_asked_to_leave
+from .connections import Connections
 from .errors import ConfigError, PeerLost, causes, words_of
 from .groups import duration, gloo
 from .layout import SAME_SAMPLES, Layout
@@ -57,6 +58,7 @@ class Replica:
         # The same in all processes of one life of the replica.
         self.number = zlib.crc32(pods.life.encode()) & 0x7FFF_FFFF
         self._store = store
+        self._addresses = set(pods.addresses)
         self._links: Links | None = None
         # For tensors in host memory, whatever the device is.
         self._control: Any = None
@@ -203,6 +205,16 @@ class Replica:
         self._control = None
         if self._links is not None:
             self._links.close()
+
+    def cut(self) -> None:
+        """Ends all connections to the pods of the replica. Threads that wait for them get an
+        error."""
+        if self._links is not None:
+            self._links.close()
+        # Also those of the script's groups, and to the store.
+        others = Connections({}, self._addresses, set())
+        others.cut()
+        others.close()
 
     def may_explain(self, error: RuntimeError) -> bool:
         """Whether the loss of a process of the replica may be the cause of an error, such as that

@@ -267,6 +267,13 @@ impl Process {
         returned(py.detach(|| training.conclude(report)))
     }
 
+    /// As `conclude`, for a step that only other processes of the replica may have committed,
+    /// because the replica was lost before this one knew it. It reports nothing.
+    fn conclude_ready(&mut self, py: Python<'_>, skipped: bool) -> PyResult<()> {
+        let training = self.training()?;
+        returned(py.detach(|| training.conclude_ready(skipped)))
+    }
+
     /// Must be called if the generation has failed outside of a step's end.
     fn lose(&mut self, py: Python<'_>, why: &str) -> PyResult<()> {
         let training = self.training()?;

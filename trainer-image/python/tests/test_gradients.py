@@ -212,6 +212,21 @@ def test_replaced_buffer_is_restored():
     assert module.center.tolist() == [1.0, 1.0]
 
 
+def test_buffers_have_their_values_from_before_the_step_meanwhile():
+    module = Centered()
+    buffers = Buffers([module])
+    buffers.remember()
+    module(1.0)
+    center = module.center
+    buffers.remember()
+    module.mask.fill_(True)
+    module(2.0)
+    after = module.center
+    with buffers.as_before():
+        assert module.center is center and module.center.tolist() == [1.0, 1.0] and not module.mask.any()
+    assert module.center is after and module.center.tolist() == [2.5, 2.5] and module.mask.all()
+
+
 def test_replaced_buffers_are_broadcast():
     network = Network(torch.device("cpu"), {}, [])
     store = network.host("127.0.0.1", 0, 30.0)

@@ -28,9 +28,10 @@ class LargeReplica(Replica):
         addresses = ",".join(world.address_of(pod) for pod in indices)
         self.processes = []
         for pod, at in enumerate(indices):
+            self.directory(world, pod).mkdir()
             variables = {
                 "ROUNDHOUSE_SHARDED": "true",
-                "ROUNDHOUSE_REPLICA_FILE": str(world.dir / f"{self.life}-{pod}"),
+                "ROUNDHOUSE_REPLICA_FILE": str(self.directory(world, pod) / "store"),
                 "ROUNDHOUSE_REPLICA_LIFE": self.life,
                 "ROUNDHOUSE_REPLICA_POD": str(pod),
                 "ROUNDHOUSE_REPLICA_ADDRESSES": addresses,
@@ -43,6 +44,15 @@ class LargeReplica(Replica):
             process = Worker(world, at, variables | doomed.get(pod, {}))
             process.life = self.life
             self.processes.append(process)
+
+
+    def directory(self, world, pod):
+        """The directory of this life in a pod."""
+        return world.dir / f"{self.life}-{pod}"
+
+    def say_is_over(self, world, pod):
+        """Does what the agent of a pod does when the replica is lost."""
+        (self.directory(world, pod) / "over").touch()
 
 
 class LargeWorld(ReplicaWorld):
@@ -105,14 +115,21 @@ def test_killed_pod_costs_its_replica_and_no_step(tmp_path, alone, pod):
     assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
 
 
-def test_script_continues_from_parts_of_two_replicas(tmp_path, alone):
+# A process dies, or its host does not answer until a spare takes its place.
+@pytest.mark.parametrize("fault", ["ROUNDHOUSE_FAULT", "ROUNDHOUSE_FAULT_FREEZE"])
+def test_script_continues_from_parts_of_two_replicas(tmp_path, alone, fault):
     with LargeWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", checkpoints=True, every_steps=1000) as world:
         world.has_copies = True
         # Both die at the beginning of the same step, as ranks 0 and 3.
-        replicas = [world.start_replica(index, {pod: {"ROUNDHOUSE_FAULT": f"{rank}:7:Forward"}}) for index, pod, rank in ((0, 0, 0), (1, 1, 3))]
+        replicas = [world.start_replica(index, {pod: {fault: f"{rank}:7:Forward"}}) for index, pod, rank in ((0, 0, 0), (1, 1, 3))]
         world.form_replicas(replicas)
         first, second = replicas
         left = [first.processes[1], second.processes[0]]
+        if fault.endswith("FREEZE"):
+            for process in (first.processes[0], second.processes[1]):
+                until("a process is stopped", process.is_stopped)
+            first.say_is_over(world, 1)
+            second.say_is_over(world, 0)
         for process in left:
             until("a process of a torn replica ends", process.is_gone)
             assert process.process.returncode == 75
@@ -125,6 +142,25 @@ def test_script_continues_from_parts_of_two_replicas(tmp_path, alone):
         world.end_replicas([again])
         lines = again.processes[0].log.read_text().splitlines()
         assert next(line for line in lines if re.match(r"step \d+: ", line)).startswith("step 7: ")
+    assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_step_counts_that_one_process_knows_to_be_committed(tmp_path, alone):
+    with LargeWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", checkpoints=True, every_steps=1000) as world:
+        world.has_copies = True
+        replica = world.start_replica(0, {1: {"MISSES_OUTCOME": "7"}})
+        world.form_replicas([replica])
+        for process in replica.processes:
+            until("a process of the torn replica ends", process.is_gone)
+            assert process.process.returncode == 75
+        saved = [{file.name for file in world.volume(0, pod).glob("shard-*/*")} for pod in (0, 1)]
+        before, after = (f"gen-0000000001-step-00000000000{step}" for step in (6, 7))
+        assert saved == [{after}, {before, after}]
+        again = world.start_replica(0)
+        world.form_replicas([again])
+        world.end_replicas([again])
+        lines = again.processes[0].log.read_text().splitlines()
+        assert next(line for line in lines if re.match(r"step \d+: ", line)).startswith("step 8: ")
     assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
 
 

@@ -95,6 +95,10 @@ class Worker:
     def is_gone(self):
         return self.process.poll() is not None
 
+    def is_stopped(self):
+        """Whether the process has got SIGSTOP."""
+        return pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
 
 class World:
     """A job whose workers the tests start and stop."""

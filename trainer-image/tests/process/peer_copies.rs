@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::{CheckpointEnvironment, LocalCopiesEnvironment};
 use roundhouse_elastic::CheckpointId;
+use roundhouse_member::faults::Cut;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -174,14 +175,20 @@ fn replica_that_loses_a_pod_continues_from_other_copies() {
     replica.complete();
 }
 
-/// A failing network ends all processes of a replica. Each of them saves its part of the last
-/// state, in the middle of a copy, too.
+/// A failing network ends all processes of a replica in the vote on a step. No vote arrives, or
+/// that of one process, so that only the others commit the step. Each process saves its parts, in
+/// the middle of a copy, too, and the step counts.
 #[test]
 fn replica_that_loses_a_connection_repeats_no_step() {
     for has_peer_copies in [false, true] {
         let mut replica = Replica::start(has_peer_copies);
         replica.job.wait_for("a step", |status| status.step > 5);
-        for (rank, copies_are_slow) in [(1, false), (0, true), (2, false)] {
+        for (rank, cut, copies_are_slow) in [
+            (1, Cut::BeforeVote, false),
+            (0, Cut::AfterVote, true),
+            (2, Cut::BeforeVote, true),
+            (1, Cut::AfterVote, false),
+        ] {
             replica
                 .job
                 .pace_copies(if copies_are_slow { 5_000 } else { 0 });
@@ -192,12 +199,17 @@ fn replica_that_loses_a_connection_repeats_no_step() {
                 let job = &replica.job;
                 job.wait_for("steps beside a copy", |status| is_later(status.step));
             }
-            replica.job.cut_links(rank);
+            replica.job.cut_links(rank, cut);
             let codes = replica.job.exit_codes();
             assert_eq!(codes, [Some(75); 3], "{}", replica.job.logs());
-            let step = replica.job.step();
+            // The process without the votes has not committed the step.
+            let committed = replica.job.status(rank, 0).unwrap().step;
+            let of_others = (0..PODS).filter(|other| *other != rank);
+            let of_others = of_others.map(|other| replica.job.status(other, 0).unwrap().step);
+            let expected = committed + u64::from(cut == Cut::AfterVote);
+            assert!(of_others.into_iter().all(|step| step == expected), "{}", replica.job.logs());
             let first = replica.restart();
-            assert_eq!(first, step + 1, "{rank}\n{}", replica.job.logs());
+            assert_eq!(first, committed + 2, "{rank} {cut:?}\n{}", replica.job.logs());
         }
         replica.complete();
     }
@@ -206,6 +218,35 @@ fn replica_that_loses_a_connection_repeats_no_step() {
 /// Each replica loses another part. One replica continues with the parts that are left.
 #[test]
 fn pods_of_two_torn_replicas_repeat_no_step() {
+    pods_of_torn_replicas_repeat_no_step(|job| {
+        job.signal(0, "-KILL");
+        job.signal(3, "-KILL");
+    });
+}
+
+/// The hosts of two processes do not answer, and spares take their places before the collectives
+/// of the others time out.
+#[test]
+fn processes_that_wait_for_silent_ones_save_their_parts() {
+    pods_of_torn_replicas_repeat_no_step(|job| {
+        job.signal(0, "-STOP");
+        job.signal(3, "-STOP");
+        let began = Instant::now();
+        for rank in [1, 2] {
+            job.say_life_is_over(rank);
+        }
+        for rank in [1, 2] {
+            assert_eq!(job.exit_code(rank), Some(75), "{}", job.logs());
+        }
+        let elapsed = began.elapsed();
+        assert!(elapsed < TIME_TO_END, "{elapsed:?}\n{}", job.logs());
+        job.signal(0, "-KILL");
+        job.signal(3, "-KILL");
+    });
+}
+
+/// `lose_two` ends the processes with ranks 0 and 3, at the beginning of a step.
+fn pods_of_torn_replicas_repeat_no_step(lose_two: impl FnOnce(&mut Job)) {
     let mut replicas = Replica::of((2, 2), tempfile::tempdir().unwrap(), false);
     let job = &mut replicas.job;
     job.pace_steps(300);
@@ -213,8 +254,7 @@ fn pods_of_two_torn_replicas_repeat_no_step() {
     let before = job.step();
     job.wait_for("the next step", |status| status.step > before);
     // All ranks are at the beginning of a step.
-    job.signal(0, "-KILL");
-    job.signal(3, "-KILL");
+    lose_two(job);
     let codes = job.exit_codes();
     assert_eq!(codes, [None, Some(75), Some(75), None], "{}", job.logs());
     let step = job.status(1, 0).unwrap().step;

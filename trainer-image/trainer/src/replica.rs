@@ -2,18 +2,20 @@
 //! copy of the state together.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use roundhouse_contract::environment::ReplicaPods;
-use roundhouse_contract::ports;
+use roundhouse_contract::{paths, ports};
 use roundhouse_elastic::Digest;
 use roundhouse_elastic::state::layout::Sharing;
 use roundhouse_member::Launch;
 use roundhouse_member::failure::{self, Kept};
+use roundhouse_member::faults::Cut;
 use roundhouse_member::group::Abort;
-use roundhouse_member::links::{Links, NUM_NUMBERS};
+use roundhouse_member::interrupt::Interrupter;
+use roundhouse_member::links::{Connections, Links, NUM_NUMBERS};
 use roundhouse_member::rendezvous::{Network, Ranks, Store};
 use roundhouse_member::signals::{self, LeaveRequest};
 use tch::Device;
@@ -26,17 +28,23 @@ use crate::sync::SyncError;
 /// How long a process waits for its siblings, which may still load their data. If one of them
 /// fails, the agent ends all.
 const TIME_TO_COME: Duration = Duration::from_mins(30);
+/// How long a process with [`Cut::AfterVote`] waits for the others.
+const TIME_TO_COMMIT: Duration = Duration::from_millis(300);
 
 /// The replica of this process. It exists as long as the process: if another process of it ends,
 /// this one must end, too.
 #[derive(Debug)]
 pub struct Replica {
     links: Links,
+    /// Ends the connections of [`Self::links`].
+    connections: Arc<Connections>,
     group: Arc<C10dGroup>,
     /// With a pipeline: the same processes once more.
     second: Option<Arc<C10dGroup>>,
     /// A number for the life of the replica.
     life: u32,
+    /// The agent creates this file when the replica is lost.
+    over: PathBuf,
     /// The generation of the last turn, and its number: see [`Links::sum`].
     last_turn: (u64, u64),
 }
@@ -69,6 +77,10 @@ impl Replica {
         let mut links = met.ok_or(failure::Failure::Left {
             step: 0,
             kept: Kept::Untrained,
+        })?;
+        let connections = links.connections().map_err(|error| failure::Failure::Io {
+            path: file.clone(),
+            error,
         })?;
         let timeout = launch.timeouts.connect;
         let network = C10d::on(device);
@@ -105,9 +117,11 @@ impl Replica {
         let group = Arc::new(network.connect(store, &ranks)?);
         Ok(Some(Self {
             links,
+            connections: Arc::new(connections),
             group,
             second,
             life: life(pods, file),
+            over: file.with_file_name(paths::LIFE_IS_OVER),
             last_turn: (0, 0),
         }))
     }
@@ -123,10 +137,12 @@ impl Replica {
         self.second.clone()
     }
 
-    /// All groups of the replica, so that another thread can end their waits.
-    pub(crate) fn groups(&self) -> Vec<Weak<dyn Abort>> {
+    /// Lets another thread end the waits for the other processes of the replica.
+    pub(crate) fn guard(&self, interrupter: &Interrupter) {
         let weak = |group: &Arc<C10dGroup>| -> Weak<dyn Abort> { Arc::downgrade(group) as _ };
-        self.all().map(weak).collect()
+        let mut connections: Vec<_> = self.all().map(weak).collect();
+        connections.push(Arc::downgrade(&self.connections) as _);
+        interrupter.guard_replica(connections, self.over.clone());
     }
 
     /// Ends all collectives of the replica, which cannot continue.
@@ -186,22 +202,30 @@ impl Replica {
                 &"a collective of the processes of this worker has failed",
             ));
         }
-        let turn = match self.last_turn {
-            (last, turn) if last == generation => turn + 1,
-            _ => 1,
-        };
+        let turn = self.next_turn(generation);
         self.last_turn = (generation, turn);
         let sums = self.links.sum(generation, turn, own, timeout)?;
         let words = "the step failed in another process of this worker";
         sums.ok_or_else(|| Failure::peer_lost(words.to_owned()))
     }
 
-    /// Ends the connections to the other processes of the replica, as a failing network does.
-    ///
-    /// # Errors
-    /// Those of the sockets.
-    pub fn cut(&self) -> std::io::Result<()> {
-        self.links.cut()
+    /// Ends the connections to the other processes of the replica, as a failing network does,
+    /// before or after this process has voted.
+    pub fn cut(&mut self, generation: u64, cut: Cut) {
+        if cut == Cut::AfterVote {
+            self.links.vote(generation, self.next_turn(generation));
+            // The other processes commit the step.
+            std::thread::sleep(TIME_TO_COMMIT);
+        }
+        self.connections.abort();
+    }
+
+    /// The number of the next turn in this generation.
+    fn next_turn(&self, generation: u64) -> u64 {
+        match self.last_turn {
+            (last, turn) if last == generation => turn + 1,
+            _ => 1,
+        }
     }
 
     /// Checks that no other process of the replica has ended.

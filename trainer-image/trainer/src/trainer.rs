@@ -28,6 +28,7 @@ mod host_syncs;
 mod identity;
 mod numerics;
 mod prepare;
+mod ready;
 mod step;
 mod step_vote;
 

@@ -64,6 +64,12 @@ impl Replica {
         let _ = std::fs::remove_file(paths::rank_status(run_dir, local_rank));
     }
 
+    /// Lets the processes that still run end their waits for others, which may never answer.
+    pub(super) fn is_over(&self) {
+        // Without the file, they wait until their collectives time out.
+        let _ = std::fs::write(self.file.with_file_name(paths::LIFE_IS_OVER), "");
+    }
+
     /// Returns the last status of a process that has failed or was killed.
     pub(super) fn last_status(&self, local_rank: u32) -> Option<&RankStatus> {
         self.last.get(&local_rank)

@@ -7,7 +7,8 @@ use crate::harness::{Agent, send, until};
 
 /// Logs the life, this pod's place and the generation before. It trains, and ends with the code in
 /// the file `end`, or with 143 once the file `leave` is there. With the file `part.<local rank>` it
-/// reports that it saves its part, writes `saved.<local rank>` after 3 s, and ends with 75.
+/// reports that it saves its part, writes `saved.<local rank>` after 3 s, and ends with 75. With the
+/// file `silent` it does so once its agent says that the life is over.
 const SHARD: &str = r#"
     trap 'exit 143' TERM
     cd $ROUNDHOUSE_RUN_DIR
@@ -18,6 +19,7 @@ const SHARD: &str = r#"
         "$ROUNDHOUSE_REPLICA_ADDRESSES $ROUNDHOUSE_REPLICA_HOLDERS ${ROUNDHOUSE_LAST_SEEN_GENERATION:-none}" >&2
     while :; do
         [ -e leave ] && exit 143
+        [ -e silent ] && [ -e $(dirname $ROUNDHOUSE_REPLICA_FILE)/over ] && touch part.$LOCAL_RANK
         [ -e part.$LOCAL_RANK ] && {
             rm part.$LOCAL_RANK
             status '{"phase":"SavingPart","rank":'$LOCAL_RANK',"generation":4,"step":17}'
@@ -205,6 +207,23 @@ fn another_life_gives_processes_time_to_save_their_state() {
     process(&agent, 1, "a2");
     assert!(agent.run_dir().join("saved.0").exists());
     assert!(std::fs::read_to_string(format!("/proc/{pid}/stat")).is_err());
+    assert_eq!(agent.restarts().total, 0, "no process failed");
+    agent.signal("TERM");
+    agent.finish();
+}
+
+/// Another pod does not answer, and a spare takes its place.
+#[test]
+fn process_that_waits_for_a_silent_pod_saves_its_part() {
+    let mut agent = worker_with_copies(2);
+    agent.touch("silent");
+    begins(&agent, "a1");
+    process(&agent, 0, "a1");
+    process(&agent, 1, "a1");
+    begins(&agent, "a2");
+    let saved = |local: u32| agent.run_dir().join(format!("saved.{local}")).exists();
+    until("the parts are saved", || (saved(0) && saved(1)).then_some(()));
+    process(&agent, 1, "a2");
     assert_eq!(agent.restarts().total, 0, "no process failed");
     agent.signal("TERM");
     agent.finish();

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use roundhouse_elastic::saving::{self, Carried, Decision};
+use roundhouse_elastic::ledger::Line;
 use roundhouse_elastic::{Batch, CheckpointId, Origin, Place};
 
 use super::{Checkpointing, Saved};
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::faults::{self, Point};
 use crate::group::Rendezvous;
 use crate::ledger::{Ledger, Opening};
+use crate::local_state::LocalState;
 use crate::member::Member;
 use crate::replicas;
 use crate::state::State;
@@ -53,14 +55,8 @@ impl<R: Rendezvous> Member<'_, R> {
     /// batch.
     pub fn note(&mut self, batch: &Batch, loss: f64, sum: &SavingSum) {
         self.conclude_copy(sum);
-        let generation = self.local_state.generation();
-        let is_skipped = self.local_state.position.skips.in_a_row > 0;
+        let line = self.next_line(batch, loss);
         let chain = &mut self.local_state.chain;
-        let line = if is_skipped {
-            chain.head().next_skipped(batch, generation, loss)
-        } else {
-            chain.head().next(batch, generation, loss)
-        };
         chain.push(line);
         let Some(checkpointing) = &mut self.checkpointing else {
             // Without a directory no line is written.
@@ -72,6 +68,25 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         checkpointing.has_committed = true;
         chain.forget_through(sum.durable_line);
+    }
+
+    /// As [`Self::note`], for a step that no process of the replica may have committed. If the next
+    /// life of the replica continues from this step, it writes the line.
+    pub fn note_ready(&mut self, batch: &Batch, loss: f64) {
+        let line = self.next_line(batch, loss);
+        self.local_state.chain.push(line);
+    }
+
+    fn next_line(&self, batch: &Batch, loss: f64) -> Line {
+        let LocalState {
+            position, chain, ..
+        } = &self.local_state;
+        let generation = self.local_state.generation();
+        if position.skips.in_a_row > 0 {
+            chain.head().next_skipped(batch, generation, loss)
+        } else {
+            chain.head().next(batch, generation, loss)
+        }
     }
 
     /// Whether a checkpoint or a local copy is due after this step by the number of steps. The

@@ -40,6 +40,13 @@ impl Socket {
         Ok(poll(&mut sockets, Some(&Timespec::default()))? > 0)
     }
 
+    pub(super) fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(match self {
+            Self::Local(stream) => Self::Local(stream.try_clone()?),
+            Self::Remote(stream) => Self::Remote(stream.try_clone()?),
+        })
+    }
+
     pub(super) fn shutdown(&self) -> std::io::Result<()> {
         match self {
             Self::Local(stream) => stream.shutdown(Shutdown::Both),

@@ -1,14 +1,16 @@
 //! The training of one process, from the lobby to its end.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use roundhouse_contract::Phase;
 use roundhouse_contract::environment::CollectiveTimeouts;
+use roundhouse_contract::{Phase, paths};
 use roundhouse_elastic::ledger::Head;
 use roundhouse_elastic::{Batch, Chain, DataSchedule, Event, Outcome, Place, Scaling};
 use roundhouse_member::checkpoint::Identity;
+use roundhouse_member::group::Abort;
 use roundhouse_member::launch::Source;
 use roundhouse_member::lobby::Peers;
 use roundhouse_member::member::{Control, Todo};
@@ -46,7 +48,7 @@ pub(super) struct Named {
 pub(super) struct Training {
     member: Member<'static, StoreRendezvous<PyNetwork>>,
     state: PyState,
-    generations: Generations,
+    generations: Arc<Generations>,
     data_schedule: DataSchedule,
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
@@ -106,6 +108,7 @@ impl Training {
         if let Some(manifest) = checkpointing.as_ref().and_then(Checkpointing::found) {
             local_state.stand_for(manifest);
         }
+        let generations = Arc::new(generations);
         let meet = |watch| {
             let Source::Membership {
                 file,
@@ -122,7 +125,13 @@ impl Training {
                 launch.local_rank,
                 launch.timeouts,
             )?;
-            Peers::meet(file, watch, rendezvous, &leave)
+            let peers = Peers::meet(file, watch, rendezvous, &leave)?;
+            if let (Some(_), Some(file)) = (&launch.replica_pods, &launch.replica_file) {
+                let replica: Weak<dyn Abort> = Arc::downgrade(&generations) as _;
+                let over = file.with_file_name(paths::LIFE_IS_OVER);
+                peers.interrupter.guard_replica(vec![replica], over);
+            }
+            Ok(peers)
         };
         let peers = watch.map(meet).transpose()?;
         let total_steps =

@@ -1,6 +1,7 @@
 """Trains a network that the processes of each worker share. Arguments: STEPS and the path of the
 weights. PARALLEL: fsdp, tp or both. DEVICE: cpu or cuda. DIES_AFTER: the step after whose commit
-rank 0 dies."""
+rank 0 dies. MISSES_OUTCOME: the step whose commit this process does not learn, because its
+connection fails."""
 
 import contextlib
 import os
@@ -9,6 +10,8 @@ import sys
 
 import roundhouse as rh
 import torch
+from roundhouse.links import Subject
+from roundhouse.replica import current
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -76,10 +79,27 @@ scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3) if o
 state = {"model": model, "opt": opt, "schedule": schedule} | ({"scaler": scaler} if scaler else {})
 PASSES = int(os.environ.get("PASSES", "1"))
 
+
+def miss_outcome(job, step):
+    """Lets the connection of this process fail between the last two messages of a step."""
+    links = current()._links
+    answer = links._answer
+
+    def failing(subject, numbers):
+        if subject != Subject.HOLDS or job.steps_done != step - 1 or job._open.step is None:
+            return answer(subject, numbers)
+        answer(subject, numbers)
+        raise ConnectionError("the connection was reset")
+
+    links._answer = failing
+
+
 with rh.join(state=state) as job:
     slices = int(os.environ["SLICES"]) if os.environ.get("SLICES") else None
     sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5, slices=slices)
     net = job.model(model)
+    if os.environ.get("MISSES_OUTCOME"):
+        miss_outcome(job, int(os.environ["MISSES_OUTCOME"]))
     for batch in job.steps(dataset, sampler, evaluation=evaluation):
         x, y = batch.to(job.device)
         total = 0.0

@@ -6,6 +6,8 @@ use std::path::Path;
 use roundhouse_contract::environment::{
     CheckpointEnvironment, LAST_SEEN_GENERATION, REPLICA_FILE, ReplicaPods,
 };
+use roundhouse_contract::paths::LIFE_IS_OVER;
+use roundhouse_member::faults::Cut;
 use serde_json::Value;
 
 use super::{Job, every_steps};
@@ -38,8 +40,18 @@ impl Job {
     }
 
     /// Makes a rank lose its connections to the other processes of its replica.
-    pub(crate) fn cut_links(&self, rank: u32) {
-        super::replace(&self.path("fault"), &format!("{rank}:Cut"));
+    pub(crate) fn cut_links(&self, rank: u32, cut: Cut) {
+        let name = match cut {
+            Cut::BeforeVote => "Cut",
+            Cut::AfterVote => "CutAfterVote",
+        };
+        super::replace(&self.path("fault"), &format!("{rank}:{name}"));
+    }
+
+    /// Does what the agent of a pod does when its replica is lost.
+    pub(crate) fn say_life_is_over(&self, node: u32) {
+        let directory = self.run_dir(node).join(self.life_of(node));
+        std::fs::write(directory.join(LIFE_IS_OVER), "").unwrap();
     }
 
     fn new_replicas(

@@ -18,10 +18,10 @@ use crate::sync::{Commit, explain};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     /// Mean loss over the global batch.
-    loss: f64,
+    pub(super) loss: f64,
     gradient_norm: f64,
-    finite: Finite,
-    verdict: Verdict,
+    pub(super) finite: Finite,
+    pub(super) verdict: Verdict,
 }
 
 impl Judged {

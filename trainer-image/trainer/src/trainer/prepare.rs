@@ -254,8 +254,9 @@ fn meet_peers(
         launch.timeouts,
     )?;
     let peers = Peers::meet(file, watch, rendezvous, leave)?;
-    let groups = replica.map(Replica::groups).unwrap_or_default();
-    peers.interrupter.guard_replica(groups);
+    if let Some(replica) = replica {
+        replica.guard(&peers.interrupter);
+    }
     Ok(peers)
 }
 

@@ -10,6 +10,7 @@ use roundhouse_member::world::{RankVote, StepOutcome};
 use roundhouse_report::Section;
 
 use super::Trainer;
+use super::ready::Ready;
 use crate::clip::{self, Measured};
 use crate::failure::Failure;
 use crate::gradients::{Gradients, Numbers, OwnLoss, gradients};
@@ -101,9 +102,21 @@ impl Trainer<'_> {
         let end = begun.stopwatch.time(Section::Communication, || {
             self.agree(local_loss, finished, rank_vote)
         })?;
-        begun
+        let confirmed = begun
             .stopwatch
-            .time(Section::Communication, || self.confirm(begun.batch.step))?;
+            .time(Section::Communication, || self.confirm(begun.batch.step));
+        if let Err(failure) = confirmed {
+            if failure.is_replica_lost() {
+                let ready = Ready {
+                    end: &end,
+                    local_loss,
+                    gradient_norm: norm,
+                    divisor: divisor.as_ref(),
+                };
+                self.make_ready(begun, &ready);
+            }
+            return Err(failure);
+        }
         let judged = self.judge(&begun.batch, &end, local_loss, norm)?;
         faults::point(Point::Update, rank, begun.batch.step);
         if judged.updates() {
@@ -152,11 +165,11 @@ impl Trainer<'_> {
     fn confirm(&mut self, step: u64) -> Result<(), Failure> {
         let rank = self.member.world()?.rank();
         faults::point(Point::Column, rank, step);
-        if faults::cuts_links(rank)
-            && let Some(replica) = &self.replica
+        let generation = self.member.current_generation();
+        if let Some(replica) = &mut self.replica
+            && let Some(cut) = faults::cuts_links(rank)
         {
-            let cut = replica.cut();
-            cut.map_err(|error| Failure::internal(error.to_string()))?;
+            replica.cut(generation, cut);
         }
         self.confirm_with_replica()
     }
@@ -183,17 +196,25 @@ impl Trainer<'_> {
         begun: &mut Begun,
         signals: Signals<'_>,
     ) -> Result<(), Failure> {
+        self.uncounted_updates += 1;
+        self.apply(begun, signals)?;
+        let completed = begun
+            .stopwatch
+            .time(Section::Communication, || self.work.update.complete());
+        // The other processes of the replica may have updated their parts.
+        completed.map_err(replica::explain)
+    }
+
+    /// Applies the gradients to the weights that this process updates.
+    pub(super) fn apply(&mut self, begun: &mut Begun, signals: Signals<'_>) -> Result<(), Failure> {
         let Begun {
             stopwatch, rate, ..
         } = begun;
-        self.uncounted_updates += 1;
         let parameters = self.work.task.parameters_mut();
-        stopwatch.time(Section::Optimizer, || {
+        let applied = stopwatch.time(Section::Optimizer, || {
             self.work.update.apply(parameters, *rate, signals)
-        })?;
-        let completed = stopwatch.time(Section::Communication, || self.work.update.complete());
-        // The other processes of the replica may have updated their parts.
-        completed.map_err(replica::explain)
+        });
+        Ok(applied?)
     }
 
     /// Begins a step at this position. Returns the step, and this rank's vote as far as it is

@@ -21,6 +21,9 @@ impl Worker<'_> {
     pub(super) fn end_siblings(&mut self) {
         let has_next_life = self.lives.is_some() && self.ended.is_empty();
         if has_next_life && self.options.keeps_local_copies() {
+            if let Some(replica) = &self.replica {
+                replica.is_over();
+            }
             self.saving_since.get_or_insert_with(Instant::now);
         } else {
             self.kill_siblings();

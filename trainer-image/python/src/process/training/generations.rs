@@ -3,8 +3,9 @@
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use roundhouse_member::Failure;
+use roundhouse_member::group::Abort;
 
-use crate::failure::of_generations;
+use crate::failure::{of_generations, unwanted};
 
 /// A `roundhouse.generations.Generations`, which documents its methods.
 #[derive(Debug)]
@@ -47,5 +48,15 @@ impl Generations {
                 .and_then(|found| found.extract())
                 .map_err(|error| of_generations(py, &error))
         })
+    }
+}
+
+impl Abort for Generations {
+    /// Ends the waits for the other processes of this replica.
+    fn abort(&self) {
+        let cut = Python::attach(|py| self.0.call_method0(py, "cut_replica"));
+        if let Err(error) = cut {
+            unwanted(&error);
+        }
     }
 }

@@ -169,10 +169,7 @@ impl Training {
 
     /// Counts the step and reports it.
     pub(in crate::process) fn conclude(&mut self, report: CommitReport) -> Result<(), Failure> {
-        let (Some((batch, _)), Some((end, weight))) = (self.begun.take(), self.agreed.take())
-        else {
-            return Err(internal("the ranks have not voted on this step"));
-        };
+        let (batch, end, weight) = self.take_agreed()?;
         let CommitReport {
             skipped,
             gradient_norm,
@@ -216,6 +213,23 @@ impl Training {
         // The script may still change the state in the rest of the loop's body.
         self.ended_step = Some(end);
         Ok(())
+    }
+
+    /// Counts a step that other processes of the replica may have committed, without a report.
+    /// After the body of the loop this process has to end.
+    pub(in crate::process) fn conclude_ready(&mut self, skipped: bool) -> Result<(), Failure> {
+        let (batch, end, weight) = self.take_agreed()?;
+        self.member.count(&batch, skipped);
+        let loss = mean_loss(&end, &batch, weight);
+        self.member.note_ready(&batch, loss);
+        Ok(())
+    }
+
+    fn take_agreed(&mut self) -> Result<(Batch, StepOutcome, f64), Failure> {
+        match (self.begun.take(), self.agreed.take()) {
+            (Some((batch, _)), Some((end, weight))) => Ok((batch, end, weight)),
+            _ => Err(internal("the ranks have not voted on this step")),
+        }
     }
 
     /// Carries out the requests of the last committed step's outcome, after the body of the loop
