@@ -25,7 +25,7 @@ pub use sum::take_sum_wait;
 /// Number of consecutive checks that must find a collective waiting while a peer has closed its
 /// connection, before the collective counts as failed. The last collective of a group may end
 /// shortly after a peer has left.
-const LOOKS_AT_ENDED: u32 = 20;
+const LOOKS_AT_ENDED: u32 = 10;
 
 /// A collective over Gloo that was waiting beside a closed connection, and the number of
 /// consecutive checks that found it.
@@ -242,7 +242,7 @@ impl ProcessGroup {
     /// Whether a collective has failed without returning. The caller must then end it with
     /// [`Self::abort`]. NCCL's watchdog detects collectives that hang for longer than the timeout.
     /// Over Gloo a collective has failed if it still waits after a peer has closed its connection.
-    /// Call this about every 50 ms: it returns true after 20 consecutive such findings.
+    /// Call this about every 50 ms: it returns true after 10 consecutive such findings.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         if self.backend == Backend::Gloo {

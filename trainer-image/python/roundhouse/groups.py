@@ -38,7 +38,7 @@ _PATIENCE_WITH_ABORTED = 0.2
 _LOOK_INTERVAL = 0.05
 # Consecutive checks with this finding after which the collective counts as failed. One check is not
 # enough, because the last collective of a group may end shortly after a peer has left.
-_LOOKS_AT_ENDED = 20
+_LOOKS_AT_ENDED = 10
 # Largest number of groups per generation, including those that the script creates. A group's name
 # is a number.
 _MOST_GROUPS = 1 << 20
