@@ -317,7 +317,10 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             machine: &mut self.machine,
             peers: self.peers.as_mut(),
             leave: &self.leave,
-            copies: self.checkpointing.as_mut().and_then(local_copies::copies_of),
+            copies: self
+                .checkpointing
+                .as_mut()
+                .and_then(local_copies::copies_of),
             reporter: self.reporter,
             is_in_first_replica: world.is_in_first_replica(),
         };

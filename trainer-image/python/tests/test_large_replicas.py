@@ -164,13 +164,16 @@ def test_step_counts_that_one_process_knows_to_be_committed(tmp_path, alone):
     assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
 
 
-def test_part_is_not_saved_between_commit_and_end_of_body(tmp_path):
-    options = {"checkpoints": True, "every_steps": 1000, "variables": {"DIES_AFTER": "5"}}
+# In the rest of a body, after an evaluation with `then`, and after the loop.
+@pytest.mark.parametrize("point, last", [("commit 5", 5), ("then 4", 4), ("end", STEPS)])
+def test_part_is_not_saved_while_the_script_may_change_the_state(tmp_path, point, last):
+    options = {"checkpoints": True, "every_steps": 1000, "variables": {"DIES": point, "EVALUATE": "4"}}
     with LargeWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", **options) as world:
         world.has_copies = True
         (replica,) = world.begin_replicas(1)
         left = replica.processes[1]
         until("the other process ends", left.is_gone)
         assert left.process.returncode == 75
-        assert "step 5: " in left.log.read_text()
+        steps = re.findall(r"^step (\d+): ", left.log.read_text(), re.MULTILINE)
+        assert int(steps[-1]) == last
         assert list(world.volume(0, 1).glob("shard-*/*")) == []

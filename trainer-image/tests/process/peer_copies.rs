@@ -207,9 +207,18 @@ fn replica_that_loses_a_connection_repeats_no_step() {
             let of_others = (0..PODS).filter(|other| *other != rank);
             let of_others = of_others.map(|other| replica.job.status(other, 0).unwrap().step);
             let expected = committed + u64::from(cut == Cut::AfterVote);
-            assert!(of_others.into_iter().all(|step| step == expected), "{}", replica.job.logs());
+            assert!(
+                of_others.into_iter().all(|step| step == expected),
+                "{}",
+                replica.job.logs()
+            );
             let first = replica.restart();
-            assert_eq!(first, committed + 2, "{rank} {cut:?}\n{}", replica.job.logs());
+            assert_eq!(
+                first,
+                committed + 2,
+                "{rank} {cut:?}\n{}",
+                replica.job.logs()
+            );
         }
         replica.complete();
     }

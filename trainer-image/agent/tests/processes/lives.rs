@@ -7,8 +7,8 @@ use crate::harness::{Agent, send, until};
 
 /// Logs the life, this pod's place and the generation before. It trains, and ends with the code in
 /// the file `end`, or with 143 once the file `leave` is there. With the file `part.<local rank>` it
-/// reports that it saves its part, writes `saved.<local rank>` after 3 s, and ends with 75. With the
-/// file `silent` it does so once its agent says that the life is over.
+/// reports that it saves its part, writes `saved.<local rank>` after 3 s, and ends with 75. With
+/// the file `silent` it does so once its agent says that the life is over.
 const SHARD: &str = r#"
     trap 'exit 143' TERM
     cd $ROUNDHOUSE_RUN_DIR
@@ -222,7 +222,9 @@ fn process_that_waits_for_a_silent_pod_saves_its_part() {
     process(&agent, 1, "a1");
     begins(&agent, "a2");
     let saved = |local: u32| agent.run_dir().join(format!("saved.{local}")).exists();
-    until("the parts are saved", || (saved(0) && saved(1)).then_some(()));
+    until("the parts are saved", || {
+        (saved(0) && saved(1)).then_some(())
+    });
     process(&agent, 1, "a2");
     assert_eq!(agent.restarts().total, 0, "no process failed");
     agent.signal("TERM");

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use roundhouse_elastic::saving::{self, Carried, Decision};
 use roundhouse_elastic::ledger::Line;
+use roundhouse_elastic::saving::{self, Carried, Decision};
 use roundhouse_elastic::{Batch, CheckpointId, Origin, Place};
 
 use super::{Checkpointing, Saved};

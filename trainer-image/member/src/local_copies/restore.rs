@@ -7,8 +7,8 @@ use roundhouse_elastic::{CheckpointId, Origin};
 use roundhouse_report::{say, say_error};
 
 use super::LocalCopies;
-use super::file::{self, Kind, Unusable};
 use super::copies_of;
+use super::file::{self, Kind, Unusable};
 use super::volumes::{Volumes, VolumesError};
 use super::writer::Request;
 use crate::checkpointing::Checkpointing;

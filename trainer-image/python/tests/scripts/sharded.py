@@ -1,6 +1,6 @@
 """Trains a network that the processes of each worker share. Arguments: STEPS and the path of the
-weights. PARALLEL: fsdp, tp or both. DEVICE: cpu or cuda. DIES_AFTER: the step after whose commit
-rank 0 dies. MISSES_OUTCOME: the step whose commit this process does not learn, because its
+weights. PARALLEL: fsdp, tp or both. DEVICE: cpu or cuda. DIES: where rank 0 dies, as "commit 5",
+"then 4" or "end". MISSES_OUTCOME: the step whose commit this process does not learn, because its
 connection fails."""
 
 import contextlib
@@ -67,11 +67,23 @@ def right(batch):
     return {"loss": float(loss), "accuracy": float((scores.argmax(1) == y).sum())}
 
 
+def dies(point):
+    """Kills rank 0 at this point if a test wants it. Returns whether it does."""
+    is_here = os.environ.get("DIES") == point
+    if is_here and job.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return is_here
+
+
+def evaluated(means):
+    print(f"evaluated after {job.steps_done}: {means['loss']:.10f} {means['accuracy']:.4f}", flush=True)
+    dies(f"then {job.steps_done}")
+
+
 evaluation = None
 if os.environ.get("EVALUATE"):
     evaluation = rh.Evaluation(
-        dataset, right, batch_size=100, every_epochs=0, every_steps=int(os.environ["EVALUATE"]),
-        then=lambda means: print(f"evaluated after {job.steps_done}: {means['loss']:.10f} {means['accuracy']:.4f}", flush=True),
+        dataset, right, batch_size=100, every_epochs=0, every_steps=int(os.environ["EVALUATE"]), then=evaluated,
     )
 CLIP = None if os.environ.get("SGD") else 0.5
 # A scaler, and steps in which the gradient of one process is infinite.
@@ -114,10 +126,9 @@ with rh.join(state=state) as job:
             getattr(up, "_local_tensor", up)[-1, -1] = float("inf")
         if job.commit(total, opt, schedule, max_grad_norm=CLIP, scaler=scaler):
             print(f"step {job.steps_done}: {job.loss:.17g} {job.grad_norm:.17g}", flush=True)
-            if os.environ.get("DIES_AFTER") == str(job.steps_done):
-                if job.rank == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if dies(f"commit {job.steps_done}"):
                 job.sum([1.0])
     if scaler:
         print(f"scale {scaler.get_scale()} after {schedule.last_epoch} updates", flush=True)
+    dies("end")
     job.save_result(WEIGHTS)

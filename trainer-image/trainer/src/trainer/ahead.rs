@@ -110,7 +110,10 @@ impl Trainer<'_> {
             clip::norms(self.work.task.parameters(), loss_factor, most)
         })?;
         faults::point(Point::Agree, rank, step);
-        self.member.world_and_late_vote()?.1.complete(&mut rank_vote);
+        self.member
+            .world_and_late_vote()?
+            .1
+            .complete(&mut rank_vote);
         let vote = StepVote {
             rank_vote: &rank_vote,
             loss: &loss,

@@ -312,7 +312,10 @@ impl Trainer<'_> {
             self.member
                 .end_step_from_votes(&numbers, rank_vote.finite)?
         } else {
-            self.member.world_and_late_vote()?.1.complete(&mut rank_vote);
+            self.member
+                .world_and_late_vote()?
+                .1
+                .complete(&mut rank_vote);
             self.member.end_step_by_collective(local_loss, &rank_vote)?
         };
         if let Some(loss_sum) = loss_sum {
