@@ -99,6 +99,8 @@ mod scheduling;
         .message("elastic.onScale ScaleBatch needs elastic.scaleBatch.referenceReplicas, the number of workers that trainer.globalBatchSize is meant for; without ScaleBatch leave out elastic.scaleBatch").field_path(".elastic"),
     validation = Rule::new("self.elastic.onScale != 'ScaleBatch' || has(self.trainer)")
         .message("elastic.onScale ScaleBatch is for the built-in trainer; a script of your own knows its world size").field_path(".elastic"),
+    validation = Rule::new("self.elastic.onScale != 'ScaleBatch' || !has(self.trainer) || !has(self.trainer.parallel) || !has(self.trainer.parallel.pipeline) || self.trainer.parallel.pipeline == 1")
+        .message("leave out elastic.onScale ScaleBatch with trainer.parallel.pipeline: a smaller batch has fewer passes, and the stages of the pipeline wait for each other").field_path(".elastic.onScale"),
     validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.trainer)")
         .message("leave out trainer: with elastic.mode Restart the command of the container named trainer is run").field_path(".trainer"),
     validation = Rule::new("!has(self.workers.sharded) || !self.workers.sharded || (!has(self.trainer) && self.elastic.mode == 'InProcess')")

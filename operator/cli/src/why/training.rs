@@ -119,13 +119,19 @@ fn straggler(facts: &Facts) -> Option<Diagnosis> {
     );
     let (name, pod) = (facts.name(), &slow.pod);
     let wanted = facts.job.spec.workers.replicas;
-    let one_less = wanted.saturating_sub(1).max(1);
-    Some(
-        Diagnosis::new(Situation::Straggler, summary)
-            .advise(format!("Check node {node} for another load, a throttled GPU or a slow disk: `kubectl describe node {node}`."))
-            .advise(format!("To move the worker, run `kubectl cordon {node}` and `kubectl delete pod {pod}`: the operator replaces it, and the others keep training."))
-            .advise(format!("To continue without it, run `kubectl roundhouse scale {name} {one_less}`: scaling down removes the straggler first.")),
-    )
+    let others = match (wanted, facts.pods_per_replica()) {
+        (1, 1) => "training continues from its newest copy or checkpoint",
+        (1, _) => "the other pods of its replica restart their processes",
+        _ => "the others keep training",
+    };
+    let diagnosis = Diagnosis::new(Situation::Straggler, summary)
+        .advise(format!("Check node {node} for another load, a throttled GPU or a slow disk: `kubectl describe node {node}`."))
+        .advise(format!("To move the worker, run `kubectl cordon {node}` and `kubectl delete pod {pod}`: the operator replaces it, and {others}."));
+    if wanted == 1 {
+        return Some(diagnosis);
+    }
+    let one_less = wanted.saturating_sub(1);
+    Some(diagnosis.advise(format!("To continue without it, run `kubectl roundhouse scale {name} {one_less}`: scaling down removes the straggler first.")))
 }
 
 fn fewer_workers(facts: &Facts) -> Option<Diagnosis> {

@@ -26,6 +26,11 @@ pub(super) fn rule(facts: &Facts) -> Diagnosis {
                 .advise("Nothing, if the lost workers can be replaced.")
                 .advise("To continue with those that are left, lower workers.minReplicas in the job.")
         }
+        "Recovering" if spec.replicas == 1 => Diagnosis::new(
+            Situation::Recovering,
+            "The only worker, or a pod of it, was lost. Training continues when it is back.",
+        )
+        .advise("Nothing: it is restarted or replaced."),
         "Recovering" => Diagnosis::new(Situation::Recovering, "A worker was lost. The others keep their state and wait for it.")
             .advise("Nothing: it is restarted or replaced.")
             .advise("To let the other workers continue without it the next time, set workers.minReplicas below workers.replicas."),

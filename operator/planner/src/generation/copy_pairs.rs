@@ -15,6 +15,7 @@ use roundhouse_contract::{CopyPair, CopyRole, HeldCopy};
 use crate::draft::Draft;
 use crate::observed::Pod;
 use crate::plan::Action;
+use crate::replicas::Replica;
 use crate::worker_state::is_available;
 
 /// Writes the documents that differ from what the pods should have.
@@ -44,20 +45,31 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
     }
 }
 
-/// A suffix for the message about training, if the job wants a holder and has none.
-pub(super) fn warning(draft: &Draft<'_>) -> &'static str {
-    let worker = draft
-        .own_job
-        .has_copy_pairs()
-        .then(|| rank_zero_worker(draft));
-    let is_alone = worker
-        .flatten()
-        .is_some_and(|it| holder(it, &spares(draft)).is_none());
-    if is_alone {
-        "; no spare on another node is Ready to hold second copies"
-    } else {
-        ""
+/// A suffix for the message about training, if pods have no other pod that holds their copies.
+pub(super) fn warning(draft: &Draft<'_>) -> String {
+    if draft.own_job.has_copy_pairs() {
+        let worker = rank_zero_worker(draft);
+        let is_alone = worker.is_some_and(|it| holder(it, &spares(draft)).is_none());
+        let words = "; no spare on another node is Ready to hold second copies";
+        return if is_alone { words } else { "" }.to_owned();
     }
+    let replicas = draft.replicas.iter().flat_map(|it| it.all.values());
+    let documents = replicas
+        .flat_map(Replica::present)
+        .filter_map(|pod| pod.replica.as_ref());
+    let members = documents.filter(|it| !it.holders.is_empty());
+    let (held, alone): (Vec<_>, Vec<_>) = members
+        .map(|it| it.holders.get(it.pod as usize).copied().flatten())
+        .partition(Option::is_some);
+    if alone.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; {} of {} pods have no pod of their replica on another node that holds second copies: spread the pods \
+         of each replica with topologySpreadConstraints",
+        alone.len(),
+        alone.len() + held.len()
+    )
 }
 
 /// A pod and the document that it should have.

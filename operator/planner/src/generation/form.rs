@@ -231,7 +231,7 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     {
         message = format!("{message}; {missing}: {trouble}");
     }
-    message += copy_pairs::warning(draft);
+    message += &copy_pairs::warning(draft);
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {
         let issued = event(EventReason::GenerationIssued, message.clone());

@@ -167,7 +167,12 @@ fn sentence(draft: &Draft<'_>, leaving: usize) -> String {
         (_, false) => "leave",
         (_, true) => "leave and save first",
     };
-    format!("{} still {leaves}; {state}", counted(leaving, "worker"))
+    let unit = if draft.own_job.has_large_replicas() {
+        "pod"
+    } else {
+        "worker"
+    };
+    format!("{} still {leaves}; {state}", counted(leaving, unit))
 }
 
 /// Describes steps that were committed after the newest known checkpoint. A pod that is removed

@@ -55,7 +55,11 @@ pub(super) fn combine(replica: &Replica<'_>, life: Option<&str>, version: String
         cordoned: any(|pod| pod.cordoned),
         // The first pod hosts the store of a generation.
         ip: first.and_then(|pod| pod.ip.clone()),
-        node: shown.node.clone(),
+        // While a pod is missing, the others do not explain why the replica does not start.
+        node: shown
+            .node
+            .clone()
+            .filter(|_| is_whole || shown.unreachable || shown.phase == PodPhase::Pending),
         domain: first.and_then(|pod| pod.domain.clone()),
         gates: shown.gates.clone(),
         ends_group: any(|pod| pod.ends_group),
@@ -92,12 +96,13 @@ pub(super) fn combine(replica: &Replica<'_>, life: Option<&str>, version: String
 }
 
 /// A key that is smaller for a pod that explains more of the state of its replica.
-fn notability(pod: &Pod) -> (bool, bool, bool, bool, Option<u32>) {
+fn notability(pod: &Pod) -> (bool, bool, bool, bool, bool, Option<u32>) {
     (
+        !pod.unreachable,
         pod.phase != PodPhase::Failed,
         pod.membership.is_none() || is_alive(pod),
         pod.gates.is_empty() && pod.phase != PodPhase::Pending,
-        pod.ready && !pod.unreachable,
+        pod.ready,
         pod.replica.as_ref().map(|place| place.pod),
     )
 }

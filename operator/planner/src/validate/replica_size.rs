@@ -1,7 +1,7 @@
 //! Checks the number of processes that hold one copy of the state together, and whether they can.
 
 use roundhouse_api::{Checkpoint, TrainingJobSpec};
-use roundhouse_contract::Mode;
+use roundhouse_contract::{Mode, OnScale};
 
 use crate::invalid::{InvalidSpec, invalid};
 use crate::program::Program;
@@ -48,6 +48,14 @@ pub(super) fn check(
         );
     }
     let parallel = program.trainer().map(|it| it.parallel).unwrap_or_default();
+    let is_scaled = spec.elastic.on_scale == OnScale::ScaleBatch;
+    if is_scaled && parallel.pipeline.is_some_and(|stages| stages > 1) {
+        return invalid(
+            "spec.elastic.onScale",
+            "leave out ScaleBatch with spec.trainer.parallel.pipeline: a smaller batch has fewer passes, and the \
+             stages of the pipeline wait for each other",
+        );
+    }
     let procs = procs_per_worker * pods;
     if procs == 1 && parallel.shard.is_some() {
         return invalid(

@@ -104,6 +104,12 @@ impl Cluster {
         places.into_iter().map(|(.., name)| name).collect()
     }
 
+    /// What `kubectl describe` shows beside the state.
+    pub(crate) fn message(&self) -> String {
+        let front = self.world.observed.status.front();
+        front.map(|it| it.message.clone()).unwrap_or_default()
+    }
+
     /// Number of replicas of the newest generation.
     pub(crate) fn num_replicas(&self) -> u32 {
         let newest = self.world.observed.status.membership.as_ref();

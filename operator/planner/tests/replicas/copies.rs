@@ -196,3 +196,18 @@ fn life_of_spares_counts_beside_that_of_a_lost_pod() {
         assert_eq!(cluster.num_replicas(), 2, "{num_lives}");
     }
 }
+
+#[test]
+fn pods_without_a_holder_are_reported() {
+    let mut cluster = Cluster::of(1, 0);
+    cluster.world.has_peer_copies();
+    cluster.step();
+    cluster.kubelets_work();
+    for pod in &mut cluster.world.observed.pods {
+        pod.node = Some("n0".to_owned());
+    }
+    cluster.settle();
+    let message = cluster.message();
+    let expected = "; 2 of 2 pods have no pod of their replica on another node";
+    assert!(message.contains(expected), "{message}");
+}

@@ -150,3 +150,28 @@ fn death_before_a_generation_is_issued_counts() {
     );
     assert_eq!(status.membership.as_ref().unwrap().nodes, 2);
 }
+
+#[test]
+fn message_names_the_pod_that_does_not_answer() {
+    let mut cluster = Cluster::training(1, 0);
+    cluster.is_cut_off("digits-worker-1-0", true);
+    cluster.process_loses_peer("digits-worker-0-0");
+    cluster.step();
+    let message = cluster.message();
+    let expected = "digits-worker-1-0: its node n1 does not answer";
+    assert!(message.contains(expected), "{message}");
+}
+
+#[test]
+fn pod_that_runs_beside_a_missing_one_is_not_blamed() {
+    let mut cluster = Cluster::training(1, 0);
+    cluster.world.seconds_pass(600);
+    cluster.vanishes("digits-worker-0-0");
+    // The agent of the other pod has not answered yet.
+    let at = cluster.at("digits-worker-1-0");
+    let pod = &mut cluster.world.observed.pods[at];
+    (pod.ready, pod.processes) = (false, None);
+    let plan = cluster.world.plan();
+    let condition = plan.status.front().unwrap();
+    assert_eq!(condition.reason, "Recovering", "{}", condition.message);
+}

@@ -147,6 +147,15 @@ fn of_replicas() -> Vec<Case> {
             json!({"workers": {"sharded": true}}),
             true,
         ),
+        (
+            "leave out elastic.onScale ScaleBatch with trainer.parallel.pipeline",
+            json!({
+                "elastic": {"onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 2}},
+                "trainer": {"parallel": {"pipeline": 2}},
+                "workers": {"procsPerWorker": 2},
+            }),
+            false,
+        ),
     ]
 }
 
