@@ -265,7 +265,7 @@ def main():
                 total = functional.cross_entropy(scores.flatten(0, -2), wanted.flatten(), reduction="sum")
                 return total / (batch * math.prod(targets.shape[1:]))
 
-            schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=sum_of)
+            schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=sum_of, scale_grads=False)
         else:
             model = DistributedDataParallel(model)
     if optimizer == "sgd":
