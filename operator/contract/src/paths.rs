@@ -37,11 +37,15 @@ pub const LEDGER_DIR: &str = "ledger";
 /// Name of the file with which the processes of a replica find each other, in the directory of its
 /// life.
 pub const REPLICA_FILE: &str = "store";
-/// Name of the file that an agent writes into the directory of a life once that life is over. Its
-/// processes then end their waits for other processes.
-pub const LIFE_IS_OVER: &str = "over";
 /// Default `terminationMessagePath` of Kubernetes.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// File that the agent creates in the directory of a life when that life is over. The processes of
+/// the life then stop waiting for others. `replica_file`: the one with which they find each other.
+#[must_use]
+pub fn end_of_life(replica_file: &Path) -> PathBuf {
+    replica_file.with_file_name("over")
+}
 
 /// Status of one process in the run directory.
 #[must_use]

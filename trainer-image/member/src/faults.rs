@@ -6,7 +6,7 @@
 //! - `_FILE`: a file with `rank:point` kills the first process that reaches the point as that rank,
 //!   in any step, once. The process removes the file. With `rank:Cut` the process instead loses its
 //!   connections to the other processes of its replica when it has the sums of a step, and with
-//!   `rank:CutAfterVote` when they have its vote on the step and it has not read theirs.
+//!   `rank:CutAfterVote` when all have voted on the step, without learning the outcome.
 //! - `_LOSE`: `rank:step:point` lets a collective that has succeeded there count as failed on that
 //!   rank, as if a peer was lost between two of its sends.
 //! - `_STEP_FILE`: a file, or `<file>-<index of the worker>`, with milliseconds by which each step
@@ -258,22 +258,33 @@ pub fn device_failure(rank: u32, step: u64) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     BeforeVote,
-    /// The other processes have its vote, and it has not read theirs.
+    /// All have voted, and this process does not learn the outcome.
     AfterVote,
 }
 
-/// Whether this rank loses its connections to the other processes of its replica now.
+impl Cut {
+    /// The name in the file of faults.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BeforeVote => "Cut",
+            Self::AfterVote => "CutAfterVote",
+        }
+    }
+}
+
+/// When this rank loses its connections to the other processes of its replica, if it does in this
+/// step.
 #[cfg(feature = "faults")]
 #[must_use]
-pub fn cuts_links(rank: u32) -> Option<Cut> {
-    let all = [("Cut", Cut::BeforeVote), ("CutAfterVote", Cut::AfterVote)];
-    let mut all = all.into_iter();
-    all.find_map(|(name, cut)| is_chosen(&format!("{rank}:{name}")).then_some(cut))
+pub fn cut_of(rank: u32) -> Option<Cut> {
+    let mut all = [Cut::BeforeVote, Cut::AfterVote].into_iter();
+    all.find(|cut| is_chosen(&format!("{rank}:{}", cut.name())))
 }
 
 #[cfg(not(feature = "faults"))]
 #[must_use]
-pub const fn cuts_links(_: u32) -> Option<Cut> {
+pub const fn cut_of(_: u32) -> Option<Cut> {
     None
 }
 

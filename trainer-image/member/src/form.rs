@@ -11,6 +11,7 @@ use roundhouse_report::{say, say_error};
 use crate::failure::Failure;
 use crate::faults::{self, Point};
 use crate::group::{Group, Rendezvous};
+use crate::interrupt::LIFE_IS_OVER;
 use crate::lobby::{Peers, listen};
 use crate::member::Member;
 use crate::state::State;
@@ -120,7 +121,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let Peers {
             watch,
             rendezvous,
-            interrupter: _,
+            interrupter,
         } = peers;
         let (machine, leave, reporter) = (&mut self.machine, &self.leave, &mut *self.reporter);
         let mut reported_at = Instant::now();
@@ -132,9 +133,12 @@ impl<R: Rendezvous> Member<'_, R> {
                 reported_at = Instant::now();
             }
             listen(machine, watch, leave);
-            machine.supersedes(place)
+            machine.supersedes(place) || interrupter.is_life_over()
         };
         let group = rendezvous.meet(place, &mut is_pointless)?;
+        if interrupter.is_life_over() {
+            return Err(Failure::ReplicaLost(LIFE_IS_OVER.to_owned()));
+        }
         Ok(group.map(World::of))
     }
 

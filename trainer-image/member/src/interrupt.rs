@@ -26,22 +26,26 @@ use crate::signals::LeaveRequest;
 use crate::world::let_go;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Why a process ends whose replica has another life, or has lost a process.
+pub(crate) const LIFE_IS_OVER: &str = "the agent has ended this life of the replica";
 
 /// The thread that watches the peers, and its input.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupter {
     watched: Arc<Mutex<Option<Watched>>>,
-    of_replica: Arc<Mutex<OfReplica>>,
+    of_replica: Arc<Mutex<ReplicaConnections>>,
     /// Step times of this training so far.
     estimate: Arc<Mutex<StepEstimate>>,
 }
 
 /// The connections to the other processes of the replica, which last for all generations.
 #[derive(Debug, Default)]
-struct OfReplica {
+struct ReplicaConnections {
     connections: Vec<Weak<dyn Abort>>,
-    /// The agent creates this file when the replica is lost. `None` if it has.
+    /// File that the agent creates when this life of the replica is over.
     over: Option<PathBuf>,
+    /// Whether the file was there.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -101,10 +105,19 @@ impl Interrupter {
     }
 
     /// Watches the connections of the replica, from now on. `over`: see
-    /// [`roundhouse_contract::paths::LIFE_IS_OVER`].
+    /// [`roundhouse_contract::paths::end_of_life`].
     pub fn guard_replica(&self, connections: Vec<Weak<dyn Abort>>, over: PathBuf) {
-        let over = Some(over);
-        *lock(&self.of_replica) = OfReplica { connections, over };
+        *lock(&self.of_replica) = ReplicaConnections {
+            connections,
+            over: Some(over),
+            is_over: false,
+        };
+    }
+
+    /// Whether the agent has announced the end of this life of the replica.
+    #[must_use]
+    pub fn is_life_over(&self) -> bool {
+        lock(&self.of_replica).is_over
     }
 
     /// Watches the collectives of a generation's group, if it has one, from now on. The generation
@@ -204,7 +217,7 @@ impl Interrupter {
 /// Runs until no other handle of `watched` exists.
 fn run(
     watched: &Arc<Mutex<Option<Watched>>>,
-    of_replica: &Mutex<OfReplica>,
+    of_replica: &Mutex<ReplicaConnections>,
     mut watch: MembershipWatch,
     mut newest: u64,
     leave: &LeaveRequest,
@@ -213,7 +226,7 @@ fn run(
     while Arc::strong_count(watched) > 1 {
         std::thread::sleep(POLL_INTERVAL);
         let document = watch.poll();
-        let replica_is_lost = abort_failed(of_replica);
+        let is_life_over = abort_failed(of_replica);
         let failed = failed(watched);
         let mut watched = lock(watched);
         if let Some(document) = document
@@ -230,7 +243,8 @@ fn run(
             let has_failed = failed == Some(watched.generation);
             let over = watched.over(newest, known_since, has_failed);
             let over = over.or_else(|| watched.overdue(leave));
-            over.or_else(|| replica_is_lost.then(|| "its replica is lost".to_owned()))
+            let ends = is_life_over && watched.group.is_some();
+            over.or_else(|| ends.then(|| LIFE_IS_OVER.to_owned()))
         });
         // Take the group out, so that it is aborted once.
         let over = over.and_then(|reason| {
@@ -264,30 +278,31 @@ fn failed(watched: &Mutex<Option<Watched>>) -> Option<u64> {
 }
 
 /// Aborts the connections of a replica that wait for a process that is gone: no generation ends
-/// these waits, because the replica cannot continue without that process. Returns whether the agent
-/// has reported since the last call that the replica is lost.
-fn abort_failed(of_replica: &Mutex<OfReplica>) -> bool {
-    let (connections, is_lost) = {
+/// these waits, because the replica cannot continue without that process. Returns whether this life
+/// of the replica is over.
+fn abort_failed(of_replica: &Mutex<ReplicaConnections>) -> bool {
+    let (connections, is_over, ends_now) = {
         let mut of_replica = lock(of_replica);
-        let is_lost = of_replica.over.as_ref().is_some_and(|file| file.exists());
-        if is_lost {
-            say_error("another process of this worker is lost");
-            of_replica.over = None;
-        }
-        (of_replica.connections.clone(), is_lost)
+        let file = of_replica.over.as_ref();
+        let ends_now = !of_replica.is_over && file.is_some_and(|file| file.exists());
+        of_replica.is_over |= ends_now;
+        (of_replica.connections.clone(), of_replica.is_over, ends_now)
     };
+    if ends_now {
+        say_error(LIFE_IS_OVER);
+    }
     // Without the lock, as in [`failed`].
     for connection in connections.iter().filter_map(Weak::upgrade) {
         let has_failed = connection.has_failed();
         if has_failed {
             say_error("a collective that waits for the processes of this worker has failed");
         }
-        if has_failed || is_lost {
+        if has_failed || ends_now {
             connection.abort();
         }
         give_back(connection);
     }
-    is_lost
+    is_over
 }
 
 /// Drops a handle of a group, which the training thread may have left meanwhile.
@@ -299,4 +314,50 @@ fn give_back(group: Arc<dyn Abort>) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Group {
+        num_aborts: AtomicU32,
+    }
+
+    impl Abort for Group {
+        fn abort(&self) {
+            self.num_aborts.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn becomes(group: &Group, num_aborts: u32) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while group.num_aborts.load(Ordering::SeqCst) != num_aborts {
+            assert!(Instant::now() < deadline, "{group:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Also a group that forms after the end of the life was announced.
+    #[test]
+    fn end_of_a_life_ends_all_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let over = directory.path().join("over");
+        let membership = directory.path().join("membership");
+        let interrupter = Interrupter::start(&membership, LeaveRequest::default()).unwrap();
+        let replica = Arc::new(Group::default());
+        let connection: Weak<dyn Abort> = Arc::downgrade(&replica) as _;
+        interrupter.guard_replica(vec![connection], over.clone());
+        let [first, second] = [(); 2].map(|()| Arc::new(Group::default()));
+        interrupter.guard(1, 2, Some(Arc::clone(&first) as _));
+        std::fs::write(over, "").unwrap();
+        becomes(&replica, 1);
+        becomes(&first, 1);
+        interrupter.guard(2, 2, Some(Arc::clone(&second) as _));
+        becomes(&second, 1);
+        assert_eq!(replica.num_aborts.load(Ordering::SeqCst), 1);
+    }
 }

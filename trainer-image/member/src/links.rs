@@ -18,8 +18,8 @@ use roundhouse_contract::environment::ReplicaPods;
 
 use crate::blocking::Waited;
 use crate::failure::Failure;
-use crate::group::Abort;
 
+mod connections;
 mod pods;
 mod socket;
 mod vote;
@@ -27,6 +27,7 @@ mod vote;
 use pods::Pods;
 use socket::{Directory, Socket};
 
+pub use connections::Connections;
 pub use vote::NUM_NUMBERS;
 use vote::{Says, VOTE_BYTES, Vote};
 
@@ -59,17 +60,6 @@ trait MeetingPlace {
 pub struct Links {
     shard: u32,
     siblings: Vec<Sibling>,
-}
-
-/// The same connections, for another thread that may have to end them.
-#[derive(Debug)]
-pub struct Connections(Vec<Socket>);
-
-impl Abort for Connections {
-    fn abort(&self) {
-        // A connection that has failed needs no end.
-        self.0.iter().for_each(|socket| drop(socket.shutdown()));
-    }
 }
 
 impl Links {
@@ -240,31 +230,24 @@ impl Links {
         Ok(())
     }
 
-    /// Sends this process' vote of a turn and does not wait for those of its siblings.
-    pub fn vote(&mut self, generation: u64, turn: u64) {
-        // A sibling that is gone needs no vote.
-        let _ = self.send(Vote {
-            generation,
-            turn,
-            succeeded: true,
-            numbers: [0.0; NUM_NUMBERS],
-        });
-    }
-
     /// The connections, so that another thread can end them.
     ///
     /// # Errors
     /// This process has too many open files.
     pub fn connections(&self) -> std::io::Result<Connections> {
-        let sockets = self.siblings.iter();
-        let sockets = sockets.map(|sibling| sibling.stream.try_clone());
-        Ok(Connections(sockets.collect::<Result<_, _>>()?))
+        Connections::of(self.siblings.iter().map(|sibling| &sibling.stream))
     }
 
     /// Reports that this process takes no further turn in the generations before this one. It does
     /// not wait.
     pub fn enters(&mut self, generation: u64) {
-        self.vote(generation, 0);
+        // A sibling that is gone needs no answer.
+        let _ = self.send(Vote {
+            generation,
+            turn: 0,
+            succeeded: true,
+            numbers: [0.0; NUM_NUMBERS],
+        });
     }
 
     /// Says that this process leaves the generation after a failure. It does not wait.

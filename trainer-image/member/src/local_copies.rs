@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::CopyRole;
@@ -78,8 +78,6 @@ pub struct LocalCopies {
     training: Digest,
     requests: Sender<Request>,
     results: Receiver<Done>,
-    /// A result that [`Self::poll`] has not returned.
-    done: Option<Done>,
     /// Memory of the last snapshot, for the next one.
     buffer: Option<Box<dyn Snapshot>>,
     /// Whether the last copy also goes to another pod.
@@ -142,31 +140,23 @@ impl LocalCopies {
         layout.is_some() || self.local_rank == 0
     }
 
-    /// If each step is copied to another pod, waits for the copy in progress, so that a loss
-    /// repeats at most one step.
-    pub(crate) fn wait_for_peer_copy(&mut self) {
+    /// How long the vote on a step waits for the copy of the step before, which was written while
+    /// this step was computed: if each step is copied to another pod, a loss repeats at most one.
+    pub(crate) const fn wait_before_vote(&self) -> Duration {
         let waits = self.settings.every_steps == 1 && self.is_shared && self.is_writing();
-        if !waits || self.done.is_some() {
-            return;
-        }
-        match self.results.recv_timeout(LONGEST_WAIT) {
-            Ok(done) => self.done = Some(done),
-            // The next steps do not wait for the same copy.
-            Err(RecvTimeoutError::Timeout) => self.is_shared = false,
-            // The next poll notices it.
-            Err(RecvTimeoutError::Disconnected) => {}
-        }
+        if waits { LONGEST_WAIT } else { Duration::ZERO }
     }
 
-    /// Returns what has ended since the last call.
-    fn poll(&mut self) -> Option<Ended> {
-        if let Some(done) = self.done.take() {
-            return Some(self.end(done));
-        }
-        match self.results.try_recv() {
+    /// Returns the next result of the thread, if it comes in time.
+    fn next_result(&mut self, time: Duration) -> Option<Ended> {
+        match self.results.recv_timeout(time) {
             Ok(done) => Some(self.end(done)),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
+            Err(RecvTimeoutError::Timeout) => {
+                // The next steps do not wait for the same copy.
+                self.is_shared &= time.is_zero();
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => {
                 (self.num_requested, self.has_failed) = (0, true);
                 None
             }
@@ -264,9 +254,6 @@ impl LocalCopies {
     /// copies of its siblings are of no use either.
     pub(crate) fn discard(&mut self, layout: Option<&Layout>) {
         self.is_discarded.store(true, Ordering::Relaxed);
-        if let Some(done) = self.done.take() {
-            self.end(done);
-        }
         let deadline = Instant::now() + DISCARD_TIMEOUT;
         while self.is_writing() {
             let left = deadline.saturating_duration_since(Instant::now());

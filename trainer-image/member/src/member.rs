@@ -11,12 +11,13 @@ use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::launch::Launch;
 use crate::lobby::{Peers, poll_inputs};
-use crate::local_copies::{self, LocalCopies};
+use crate::local_copies::LocalCopies;
 use crate::local_state::LocalState;
 use crate::membership::POLL_INTERVAL;
 use crate::signals::LeaveRequest;
-use crate::world::{RankVote, World};
+use crate::world::World;
 
+mod late_vote;
 mod steps;
 
 /// Interval at which a process in the lobby checks that its replica is whole.
@@ -304,54 +305,6 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         if let Some(peers) = &self.peers {
             peers.interrupter.prepares_steps();
         }
-    }
-
-    /// The ranks of the generation, and the end of this rank's vote on a step.
-    ///
-    /// # Errors
-    /// [`Failure::Internal`] outside of a generation, which is a defect of the caller.
-    pub fn world_and_late_vote(&mut self) -> Result<(&World<R::Group>, LateVote<'_, R>), Failure> {
-        let world = self.world.as_ref();
-        let world = world.ok_or_else(|| Failure::Internal("no generation is formed".to_owned()))?;
-        let late_vote = LateVote {
-            machine: &mut self.machine,
-            peers: self.peers.as_mut(),
-            leave: &self.leave,
-            copies: self
-                .checkpointing
-                .as_mut()
-                .and_then(local_copies::copies_of),
-            reporter: self.reporter,
-            is_in_first_replica: world.is_in_first_replica(),
-        };
-        Ok((world, late_vote))
-    }
-}
-
-/// The part of a vote that counts as it is when the vote is sent, and not when the step began.
-#[derive(Debug)]
-pub struct LateVote<'a, R> {
-    machine: &'a mut Machine,
-    peers: Option<&'a mut Peers<R>>,
-    leave: &'a LeaveRequest,
-    copies: Option<&'a mut LocalCopies>,
-    reporter: &'a mut Reporter,
-    is_in_first_replica: bool,
-}
-
-impl<R> LateVote<'_, R> {
-    /// Completes the vote of this rank. A request to leave that arrives before the end of a step
-    /// takes effect at that end and not at the next one. If each step is copied to another pod,
-    /// waits for the copy of the step before, which was written while this step was computed.
-    pub fn complete(&mut self, vote: &mut RankVote) {
-        if let Some(copies) = &mut self.copies {
-            copies.wait_for_peer_copy();
-            copies.report(self.reporter);
-            vote.saving.is_copying = copies.is_writing();
-            vote.saving.copy_failed = self.is_in_first_replica && copies.has_failed();
-        }
-        poll_inputs(self.machine, self.peers.as_deref_mut(), self.leave);
-        vote.leaving = self.machine.is_leaving();
     }
 }
 

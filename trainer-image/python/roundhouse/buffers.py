@@ -89,15 +89,17 @@ class Buffers:
 
     @contextlib.contextmanager
     def as_before(self) -> Iterator[None]:
-        """Gives the buffers the values from before the step meanwhile."""
+        """Within the context the buffers have their values from before the step."""
         after = [(owner, key, buffer, _cloned(buffer)) for owner in self._owners for key, buffer in owner.items()]
         self.restore()
-        yield
-        with torch.no_grad():
-            for owner, key, buffer, value in after:
-                owner[key] = buffer
-                if buffer is not None and value is not None:
-                    buffer.copy_(value)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for owner, key, buffer, value in after:
+                    owner[key] = buffer
+                    if buffer is not None and value is not None:
+                        buffer.copy_(value)
 
     @property
     def num_bytes(self) -> int:

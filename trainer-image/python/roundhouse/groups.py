@@ -315,7 +315,7 @@ class Group:
         self._abort_flag.fill_(1.0)
         self._is_over.set()
         if self._wires is None:
-            _abort(self.backend)
+            abort(self.backend)
         else:
             self._wires.own.cut()
         if self.waits is not None:
@@ -331,7 +331,7 @@ class Group:
             if isinstance(part, Connections):
                 part.cut()
             else:
-                _abort(part)
+                abort(part)
 
     def has_failed(self) -> bool:
         """Whether NCCL's watchdog has detected a failed collective, which itself does not return.
@@ -452,7 +452,8 @@ def _create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta
     return _default.part(store, rank, size, timeout)
 
 
-def _abort(nccl: Any) -> None:
-    abort = getattr(nccl, "abort", None) or getattr(nccl, "_abort", None)
-    if abort is not None:
-        abort()
+def abort(nccl: Any) -> None:
+    """Ends the collectives of an NCCL group, whichever of its methods this PyTorch has."""
+    end = getattr(nccl, "abort", None) or getattr(nccl, "_abort", None)
+    if end is not None:
+        end()

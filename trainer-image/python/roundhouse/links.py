@@ -117,10 +117,13 @@ class _Link:
             data += piece
         return bytes(data)
 
-    def close(self) -> None:
-        # A close alone would not wake another thread that waits for a message.
+    def shut_down(self) -> None:
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        # A close alone would not wake another thread that waits for a message.
+        self.shut_down()
         self.connection.close()
 
 
@@ -220,6 +223,11 @@ class Links:
         waits in :meth:`sum`."""
         for link in self._links:
             link.close()
+
+    def shut_down(self) -> None:
+        """Ends the connections, for another thread that may wait for them."""
+        for link in self._links:
+            link.shut_down()
 
     def close_in_child(self) -> None:
         """Closes the copies of the connections in a forked process. The connections stay."""

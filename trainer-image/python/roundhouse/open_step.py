@@ -249,16 +249,7 @@ class OpenStep:
             numbers.scale = scaler.get_scale() if scaler._scale is None else scaler._scale
         agreed = self._process.agree(broke=gradients.broken)
         numbers.end_without_vote()
-        is_ready = False
-        try:
-            is_confirmed = self._generations.confirm(isinstance(agreed, tuple))
-        except PeerLost:
-            if not isinstance(agreed, tuple):
-                raise
-            # The other processes of the replica may have committed the step. So this one keeps its
-            # part of the state before the step, makes the step, and ends after the body.
-            self.save_part()
-            is_confirmed = is_ready = True
+        is_confirmed, is_in_doubt = self._confirmed(isinstance(agreed, tuple))
         if not is_confirmed and isinstance(agreed, tuple):
             agreed, gradients.broken = None, LOST_IN_REPLICA
         agreed_at = time.perf_counter()
@@ -295,7 +286,7 @@ class OpenStep:
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
                 "rate, add a warm-up, or give job.commit max_grad_norm"
             )
-        self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at, is_ready=is_ready)
+        self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at, is_in_doubt=is_in_doubt)
         self.outcome = Outcome(mean_loss, norm)
         return True
 
@@ -331,10 +322,11 @@ class OpenStep:
         *,
         ended_at: float,
         agreed_at: float,
-        is_ready: bool,
+        is_in_doubt: bool,
     ) -> None:
         """Applies a step that all ranks have voted for: the optimizers step, and the step
-        counts. ``is_ready``: this process does not know whether the others of its replica do."""
+        counts. ``is_in_doubt``: this process does not know whether its replica has committed the
+        step."""
         self.is_changed = True
         rate = learning_rate(optimizers)
         sampler = self._generations.sampler
@@ -360,10 +352,26 @@ class OpenStep:
         self.step = None
         self._is_left_to_script = not optimizers
         self._generations.steps_done = step.number
-        if is_ready:
-            self._process.conclude_ready(skipped=skipped)
+        if is_in_doubt:
+            self._process.conclude_in_doubt(skipped=skipped)
             return
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
+
+    def _confirmed(self, has_agreed: bool) -> tuple[bool, bool]:
+        """Whether the step holds in all processes of the replica, and whether that is in doubt: the
+        replica was lost after this process had voted, and the others may have committed the step.
+        Then this process has saved its part of the state before the step, and has to end after the
+        body of the loop."""
+        if self._replica is not None:
+            # Such a process does not vote.
+            self._replica.check()
+        try:
+            return self._generations.confirm(has_agreed), False
+        except PeerLost:
+            if not has_agreed:
+                raise
+            self.save_part()
+            return True, True
 
     def save_part(self) -> None:
         """Saves this process's part of the last committed state for the next life of the replica,

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from ._native import ask_to_leave, is_asked_to_leave
 from .connections import Connections
 from .errors import ConfigError, PeerLost, causes, words_of
-from .groups import duration, gloo
+from .groups import abort, duration, gloo
 from .layout import SAME_SAMPLES, Layout
 from .links import CollectiveMismatch, Links, Subject
 from .replica_pods import LOOPBACK, ReplicaPods, one_pod
@@ -207,10 +207,12 @@ class Replica:
             self._links.close()
 
     def cut(self) -> None:
-        """Ends all connections to the pods of the replica. Threads that wait for them get an
-        error."""
+        """Ends all waits for the other pods of the replica, in other threads: they get an error."""
+        self._loss = self._loss or PeerLost("the agent has ended this life of the replica")
         if self._links is not None:
-            self._links.close()
+            self._links.shut_down()
+        if torch.cuda.is_available() and dist.is_initialized():
+            abort(dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")))
         # Also those of the script's groups, and to the store.
         others = Connections({}, self._addresses, set())
         others.cut()

@@ -116,6 +116,13 @@ pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
     }
 }
 
+/// Calls a method of the library and ignores its errors.
+pub(crate) fn notify(call: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>>) {
+    if let Err(error) = Python::attach(call) {
+        unwanted(&error);
+    }
+}
+
 /// Records an interrupt in a call whose error is ignored.
 pub(crate) fn unwanted(error: &PyErr) {
     Python::attach(|py| note_interrupt(py, error));

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use roundhouse_member::failure::Failure;
 use roundhouse_member::group::{Abort, Group, Meanwhile};
 
-use crate::failure::{lost, unwanted};
+use crate::failure::{lost, notify};
 
 /// A `roundhouse.groups.Group`, which documents its methods.
 #[derive(Debug)]
@@ -89,13 +89,6 @@ impl PyGroup {
         }
         let words = format!("{} sums of {num_values} numbers", sums.len());
         Err(Failure::Internal(words))
-    }
-}
-
-/// Calls a method of the library and ignores its errors.
-fn notify(call: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>>) {
-    if let Err(error) = Python::attach(call) {
-        unwanted(&error);
     }
 }
 

@@ -267,11 +267,12 @@ impl Process {
         returned(py.detach(|| training.conclude(report)))
     }
 
-    /// As `conclude`, for a step that only other processes of the replica may have committed,
-    /// because the replica was lost before this one knew it. It reports nothing.
-    fn conclude_ready(&mut self, py: Python<'_>, skipped: bool) -> PyResult<()> {
+    /// As `conclude`, for a step in doubt: the replica was lost before this process knew whether
+    /// the others have committed the step. It reports nothing.
+    #[pyo3(signature = (*, skipped))]
+    fn conclude_in_doubt(&mut self, py: Python<'_>, skipped: bool) -> PyResult<()> {
         let training = self.training()?;
-        returned(py.detach(|| training.conclude_ready(skipped)))
+        returned(py.detach(|| training.conclude_in_doubt(skipped)))
     }
 
     /// Must be called if the generation has failed outside of a step's end.

@@ -212,7 +212,7 @@ def test_replaced_buffer_is_restored():
     assert module.center.tolist() == [1.0, 1.0]
 
 
-def test_buffers_have_their_values_from_before_the_step_meanwhile():
+def test_buffers_have_their_values_from_before_the_step():
     module = Centered()
     buffers = Buffers([module])
     buffers.remember()
@@ -222,8 +222,9 @@ def test_buffers_have_their_values_from_before_the_step_meanwhile():
     module.mask.fill_(True)
     module(2.0)
     after = module.center
-    with buffers.as_before():
+    with pytest.raises(OSError, match="full"), buffers.as_before():
         assert module.center is center and module.center.tolist() == [1.0, 1.0] and not module.mask.any()
+        raise OSError("the volume is full")
     assert module.center is after and module.center.tolist() == [2.5, 2.5] and module.mask.all()
 
 

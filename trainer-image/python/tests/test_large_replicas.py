@@ -50,7 +50,7 @@ class LargeReplica(Replica):
         """The directory of this life in a pod."""
         return world.dir / f"{self.life}-{pod}"
 
-    def say_is_over(self, world, pod):
+    def report_end_of_life(self, world, pod):
         """Does what the agent of a pod does when the replica is lost."""
         (self.directory(world, pod) / "over").touch()
 
@@ -128,8 +128,8 @@ def test_script_continues_from_parts_of_two_replicas(tmp_path, alone, fault):
         if fault.endswith("FREEZE"):
             for process in (first.processes[0], second.processes[1]):
                 until("a process is stopped", process.is_stopped)
-            first.say_is_over(world, 1)
-            second.say_is_over(world, 0)
+            first.report_end_of_life(world, 1)
+            second.report_end_of_life(world, 0)
         for process in left:
             until("a process of a torn replica ends", process.is_gone)
             assert process.process.returncode == 75

@@ -96,7 +96,7 @@ class Worker:
         return self.process.poll() is not None
 
     def is_stopped(self):
-        """Whether the process has got SIGSTOP."""
+        """Whether a signal has stopped the process."""
         return pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 

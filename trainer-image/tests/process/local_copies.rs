@@ -174,6 +174,7 @@ fn worker_with_a_torn_state_continues_from_its_copy() {
             }
             // While a copy is written, there is only one.
             job.signal(1, "-STOP");
+            job.wait_until_stopped(1);
             let has_both = volumes.of_worker(1).len() > 1;
             if !has_both {
                 job.signal(1, "-CONT");

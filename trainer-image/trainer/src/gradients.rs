@@ -82,7 +82,7 @@ pub type Numbers<'a> = &'a mut dyn FnMut(f64) -> Vec<f64>;
 
 /// Computes the mean gradients of the batch, which are the same on all ranks, and leaves them in
 /// the task's parameters. Calls `numbers` right before the last backward pass, and sends its result
-/// with the gradients. Without `numbers` the host reads nothing from the device.
+/// with the gradients, if `sync` can. Without `numbers` the host reads nothing from the device.
 ///
 /// If the communication library does not report lost peers (NCCL), the gradients may be garbage
 /// when a process group fails. Only the vote at the end of the step detects this, so the caller
@@ -151,16 +151,19 @@ pub fn gradients(
             if pass.is_last {
                 faults::point(Point::Backward, rank, batch.step);
             }
+            if !pass.is_idle {
+                sections.time(Section::Backward, || local_loss.add(&sum.loss))?;
+            }
+            let carries = pass.is_last && sync.carries_numbers();
+            let own = match (&mut numbers, &local_loss) {
+                (Some(numbers), OwnLoss::Host(loss)) if carries => {
+                    sections.time(Section::Communication, || numbers(*loss))
+                }
+                _ => Vec::new(),
+            };
             sections.time(Section::Backward, || {
                 let scale = if pass.is_idle { 0.0 } else { scale };
-                if !pass.is_idle {
-                    local_loss.add(&sum.loss)?;
-                }
                 let scaled = sum.loss.f_mul_scalar(scale)?;
-                let own = match (&mut numbers, &local_loss) {
-                    (Some(numbers), OwnLoss::Host(loss)) if pass.is_last => numbers(*loss),
-                    _ => Vec::new(),
-                };
                 let root = sync
                     .before_backward(&pass, scaled, &own)
                     .map_err(explained)?;

@@ -28,8 +28,6 @@ use crate::sync::SyncError;
 /// How long a process waits for its siblings, which may still load their data. If one of them
 /// fails, the agent ends all.
 const TIME_TO_COME: Duration = Duration::from_mins(30);
-/// How long a process with [`Cut::AfterVote`] waits for the others.
-const TIME_TO_COMMIT: Duration = Duration::from_millis(300);
 
 /// The replica of this process. It exists as long as the process: if another process of it ends,
 /// this one must end, too.
@@ -47,6 +45,8 @@ pub struct Replica {
     over: PathBuf,
     /// The generation of the last turn, and its number: see [`Links::sum`].
     last_turn: (u64, u64),
+    /// Whether the other processes may have got this one's vote in the last turn.
+    has_voted: bool,
 }
 
 impl Replica {
@@ -78,9 +78,8 @@ impl Replica {
             step: 0,
             kept: Kept::Untrained,
         })?;
-        let connections = links.connections().map_err(|error| failure::Failure::Io {
-            path: file.clone(),
-            error,
+        let connections = links.connections().map_err(|error| {
+            Failure::internal(format!("the connections of the replica: {error}"))
         })?;
         let timeout = launch.timeouts.connect;
         let network = C10d::on(device);
@@ -121,8 +120,9 @@ impl Replica {
             group,
             second,
             life: life(pods, file),
-            over: file.with_file_name(paths::LIFE_IS_OVER),
+            over: paths::end_of_life(file),
             last_turn: (0, 0),
+            has_voted: false,
         }))
     }
 
@@ -169,6 +169,12 @@ impl Replica {
         }
     }
 
+    /// Whether this process has voted in the last turn: a process whose collective has failed does
+    /// not, because its gradients may be garbage.
+    pub(crate) const fn has_voted(&self) -> bool {
+        self.has_voted
+    }
+
     /// Checks that the last collective of the ranks, which has succeeded in this process, has
     /// succeeded in all processes of the replica. If one of them was asked to leave, so are all.
     ///
@@ -196,26 +202,28 @@ impl Replica {
         own: [f64; NUM_NUMBERS],
         timeout: Duration,
     ) -> Result<[f64; NUM_NUMBERS], Failure> {
-        let mut groups = std::iter::once(&self.group).chain(&self.second);
-        if groups.any(|group| group.has_failed()) {
+        self.has_voted = false;
+        if self.all().any(|group| group.has_failed()) {
             return Err(lost(
                 &"a collective of the processes of this worker has failed",
             ));
         }
         let turn = self.next_turn(generation);
         self.last_turn = (generation, turn);
+        self.has_voted = true;
         let sums = self.links.sum(generation, turn, own, timeout)?;
         let words = "the step failed in another process of this worker";
         sums.ok_or_else(|| Failure::peer_lost(words.to_owned()))
     }
 
     /// Ends the connections to the other processes of the replica, as a failing network does,
-    /// before or after this process has voted.
-    pub fn cut(&mut self, generation: u64, cut: Cut) {
+    /// before or after all have voted in the next turn. This process does not learn the outcome.
+    pub fn cut(&mut self, generation: u64, cut: Cut, timeout: Duration) {
         if cut == Cut::AfterVote {
-            self.links.vote(generation, self.next_turn(generation));
-            // The other processes commit the step.
-            std::thread::sleep(TIME_TO_COMMIT);
+            let turn = self.next_turn(generation);
+            let _ = self
+                .links
+                .sum(generation, turn, [0.0; NUM_NUMBERS], timeout);
         }
         self.connections.abort();
     }

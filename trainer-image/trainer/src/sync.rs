@@ -256,6 +256,11 @@ pub trait Sync: std::fmt::Debug {
         Ok(())
     }
 
+    /// Whether [`Self::before_backward`] sends the numbers of this rank with the gradients.
+    fn carries_numbers(&self) -> bool {
+        false
+    }
+
     /// Must be called before each backward pass; returns the root of that pass. `numbers` is this
     /// rank's vote at the end of the step. Only the numbers of the last pass count, and their count
     /// is always the same.

@@ -26,9 +26,9 @@ mod end;
 mod form;
 mod host_syncs;
 mod identity;
+mod in_doubt;
 mod numerics;
 mod prepare;
-mod ready;
 mod step;
 mod step_vote;
 

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use roundhouse_contract::{ExitCode, RankStatus, paths};
 
+use crate::say::say;
 use crate::verdict::End;
 
 const SIGKILL: i32 = 9;
@@ -65,9 +66,14 @@ impl Replica {
     }
 
     /// Lets the processes that still run end their waits for others, which may never answer.
-    pub(super) fn is_over(&self) {
-        // Without the file, they wait until their collectives time out.
-        let _ = std::fs::write(self.file.with_file_name(paths::LIFE_IS_OVER), "");
+    pub(super) fn announce_end(&self) {
+        let file = paths::end_of_life(&self.file);
+        if let Err(error) = std::fs::write(&file, "") {
+            say(&format!(
+                "{}: {error}: processes that wait for another pod may not save their parts of the state",
+                file.display()
+            ));
+        }
     }
 
     /// Returns the last status of a process that has failed or was killed.

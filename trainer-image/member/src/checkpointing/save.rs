@@ -70,9 +70,9 @@ impl<R: Rendezvous> Member<'_, R> {
         chain.forget_through(sum.durable_line);
     }
 
-    /// As [`Self::note`], for a step that no process of the replica may have committed. If the next
-    /// life of the replica continues from this step, it writes the line.
-    pub fn note_ready(&mut self, batch: &Batch, loss: f64) {
+    /// As [`Self::note`], for a step in doubt, whose line is not written now. The next life of the
+    /// replica writes it if it continues from this step.
+    pub fn note_in_doubt(&mut self, batch: &Batch, loss: f64) {
         let line = self.next_line(batch, loss);
         self.local_state.chain.push(line);
     }

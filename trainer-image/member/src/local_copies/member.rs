@@ -1,6 +1,6 @@
 //! Begins copies at the ends of steps, and reports them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roundhouse_report::Reporter;
 
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::member::Member;
 use crate::state::State;
-use crate::world::{SavingSum, World};
+use crate::world::{Saving, SavingSum, World};
 
 impl<R: Rendezvous> Member<'_, R> {
     /// Whether the job keeps copies.
@@ -85,15 +85,30 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl LocalCopies {
-    /// Reports what the thread has done since the last call.
-    pub(crate) fn report(&mut self, reporter: &mut Reporter) {
-        match self.poll() {
-            Some(Ended::Written {
+    /// Reports what the thread has done since the last call, and waits for at most `time` until it
+    /// has done all.
+    pub(crate) fn report(&mut self, reporter: &mut Reporter, time: Duration) {
+        let deadline = Instant::now() + time;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(ended) = self.next_result(left) else {
+                return;
+            };
+            self.report_end(reporter, ended);
+            if time.is_zero() || !self.is_writing() {
+                return;
+            }
+        }
+    }
+
+    fn report_end(&self, reporter: &mut Reporter, ended: Ended) {
+        match ended {
+            Ended::Written {
                 step,
                 duration,
                 result: Ok(()),
                 stored,
-            }) => {
+            } => {
                 reporter.copied(step, duration);
                 if self.have_pairs() {
                     let stored = stored.transpose();
@@ -101,13 +116,18 @@ impl LocalCopies {
                     reporter.holder_has(stored);
                 }
             }
-            Some(Ended::Written { result, .. } | Ended::Shared(result)) => {
+            Ended::Written { result, .. } | Ended::Shared(result) => {
                 if let Err(error) = result {
                     reporter.copy_failed(&error.to_string());
                 }
             }
-            None => {}
         }
+    }
+
+    /// This rank's vote on copies. `is_counted`: whether the status shows the copies of its worker.
+    pub(crate) fn note_in(&self, saving: &mut Saving, is_counted: bool) {
+        saving.is_copying = self.is_writing();
+        saving.copy_failed = is_counted && self.has_failed();
     }
 }
 

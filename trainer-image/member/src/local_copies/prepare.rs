@@ -65,7 +65,6 @@ impl LocalCopies {
             training: identity.hash(table),
             requests,
             results,
-            done: None,
             buffer: None,
             is_shared: false,
             num_requested: 0,

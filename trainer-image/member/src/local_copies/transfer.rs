@@ -1,12 +1,12 @@
 //! The bytes of a copy between a file and a connection.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Number of bytes of one read or write: few enough to stay in the processor's cache between them.
+/// Number of bytes of one read and write. The processor's cache still has them for the write.
 const CHUNK: usize = 1 << 17;
 
 /// Bounds each read and write. Messages are small and are waited for.
@@ -44,12 +44,21 @@ pub(super) fn receive(
     file.sync_all()
 }
 
-/// Sends exactly this number of bytes of a file. The kernel moves them: the process neither reads
-/// nor copies them.
+/// Sends exactly this number of bytes of a file. On Linux the kernel moves them, if it can.
 pub(super) fn send(file: &File, stream: &mut TcpStream, num_bytes: u64) -> io::Result<()> {
-    let sent = io::copy(&mut file.take(num_bytes), stream)?;
-    if sent < num_bytes {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let mut file = file;
+    loop {
+        // An error says nothing about the bytes that were sent before it.
+        let left = num_bytes.saturating_sub(file.stream_position()?);
+        if left == 0 {
+            return Ok(());
+        }
+        match io::copy(&mut file.take(left), stream) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            // The socket has a timeout, so the kernel does not restart an interrupted call.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
-    Ok(())
 }

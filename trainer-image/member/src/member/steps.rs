@@ -99,7 +99,7 @@ impl<R: Rendezvous> Member<'_, R> {
 
     fn saving(&mut self) -> Result<Saving, Failure> {
         if let Some(copies) = self.checkpointing.as_mut().and_then(copies_of) {
-            copies.report(self.reporter);
+            copies.report(self.reporter, Duration::ZERO);
         }
         let generation = self.local_state.generation();
         let Some(checkpointing) = &mut self.checkpointing else {

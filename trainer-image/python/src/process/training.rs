@@ -128,7 +128,7 @@ impl Training {
             let peers = Peers::meet(file, watch, rendezvous, &leave)?;
             if let (Some(_), Some(file)) = (&launch.replica_pods, &launch.replica_file) {
                 let replica: Weak<dyn Abort> = Arc::downgrade(&generations) as _;
-                let over = file.with_file_name(paths::LIFE_IS_OVER);
+                let over = paths::end_of_life(file);
                 peers.interrupter.guard_replica(vec![replica], over);
             }
             Ok(peers)

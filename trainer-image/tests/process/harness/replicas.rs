@@ -6,7 +6,7 @@ use std::path::Path;
 use roundhouse_contract::environment::{
     CheckpointEnvironment, LAST_SEEN_GENERATION, REPLICA_FILE, ReplicaPods,
 };
-use roundhouse_contract::paths::LIFE_IS_OVER;
+use roundhouse_contract::paths;
 use roundhouse_member::faults::Cut;
 use serde_json::Value;
 
@@ -41,17 +41,13 @@ impl Job {
 
     /// Makes a rank lose its connections to the other processes of its replica.
     pub(crate) fn cut_links(&self, rank: u32, cut: Cut) {
-        let name = match cut {
-            Cut::BeforeVote => "Cut",
-            Cut::AfterVote => "CutAfterVote",
-        };
-        super::replace(&self.path("fault"), &format!("{rank}:{name}"));
+        super::replace(&self.path("fault"), &format!("{rank}:{}", cut.name()));
     }
 
     /// Does what the agent of a pod does when its replica is lost.
-    pub(crate) fn say_life_is_over(&self, node: u32) {
-        let directory = self.run_dir(node).join(self.life_of(node));
-        std::fs::write(directory.join(LIFE_IS_OVER), "").unwrap();
+    pub(crate) fn report_end_of_life(&self, node: u32) {
+        let file = self.run_dir(node).join(self.life_of(node)).join("store");
+        std::fs::write(paths::end_of_life(&file), "").unwrap();
     }
 
     fn new_replicas(

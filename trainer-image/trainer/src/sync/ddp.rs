@@ -170,6 +170,10 @@ impl Sync for Ddp {
         Ok(self.reducer.prepare_for_forward()?)
     }
 
+    fn carries_numbers(&self) -> bool {
+        self.carrier.is_some()
+    }
+
     fn before_backward(
         &mut self,
         pass: &Pass,

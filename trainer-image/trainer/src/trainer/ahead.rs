@@ -110,10 +110,7 @@ impl Trainer<'_> {
             clip::norms(self.work.task.parameters(), loss_factor, most)
         })?;
         faults::point(Point::Agree, rank, step);
-        self.member
-            .world_and_late_vote()?
-            .1
-            .complete(&mut rank_vote);
+        self.member.complete_vote(&mut rank_vote)?;
         let vote = StepVote {
             rank_vote: &rank_vote,
             loss: &loss,
@@ -134,7 +131,8 @@ impl Trainer<'_> {
             skip: Some(agreement.found_inf()),
             divisor: divisor.as_ref(),
         };
-        self.update(&mut begun, signals)?;
+        self.apply(&mut begun, signals)?;
+        self.complete(&mut begun)?;
         faults::point(Point::Commit, rank, step);
         self.tracer.step_ends();
         Ok(Pending {

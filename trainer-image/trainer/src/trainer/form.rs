@@ -8,7 +8,7 @@ use roundhouse_report::say;
 use super::{LastStep, Trainer};
 use crate::failure::Failure;
 use crate::ranks::Ranks;
-use crate::sync;
+use crate::{replica, sync};
 
 impl Trainer<'_> {
     /// Enters a generation, the first or a later one. Returns `None` if a newer generation arrived
@@ -43,6 +43,7 @@ impl Trainer<'_> {
 
         let expected = self.member.longest_step();
         self.set_timeout(self.launch.timeouts.of_first_step(expected))?;
+        self.complete_weights(place.generation)?;
         let world = self.member.world()?;
         let ranks = world.shared().map(Ranks::of);
         let work = &self.work;
@@ -75,5 +76,20 @@ impl Trainer<'_> {
         }
         self.member.reporter.enter(Phase::Training);
         Ok(Some(Event::Formed))
+    }
+
+    /// Fetches the weights that other processes of the replica update: a part that was saved just
+    /// before its process ended may have older ones.
+    fn complete_weights(&mut self, generation: u64) -> Result<(), Failure> {
+        let timeout = self.timeout_of_turn();
+        let Some(replica) = &mut self.replica else {
+            return Ok(());
+        };
+        if self.work.update.pieces().is_none() {
+            return Ok(());
+        }
+        // The generation may have failed in another process, which takes no part then.
+        replica.confirm(generation, timeout)?;
+        self.work.update.complete().map_err(replica::explain)
     }
 }

@@ -10,11 +10,11 @@ use roundhouse_member::world::{RankVote, StepOutcome};
 use roundhouse_report::Section;
 
 use super::Trainer;
-use super::ready::Ready;
+use super::in_doubt::InDoubt;
 use crate::clip::{self, Measured};
 use crate::failure::Failure;
 use crate::gradients::{Gradients, Numbers, OwnLoss, gradients};
-use crate::replica;
+use crate::replica::{self, Replica};
 use crate::stopwatch::Stopwatch;
 use crate::sync::{Commit, Finished};
 use crate::update::{Rate, Signals};
@@ -106,14 +106,14 @@ impl Trainer<'_> {
             .stopwatch
             .time(Section::Communication, || self.confirm(begun.batch.step));
         if let Err(failure) = confirmed {
-            if failure.is_replica_lost() {
-                let ready = Ready {
+            if self.replica.as_ref().is_some_and(Replica::has_voted) && failure.is_replica_lost() {
+                let step = InDoubt {
                     end: &end,
                     local_loss,
                     gradient_norm: norm,
                     divisor: divisor.as_ref(),
                 };
-                self.make_ready(begun, &ready);
+                self.finish_in_doubt(begun, &step);
             }
             return Err(failure);
         }
@@ -124,7 +124,12 @@ impl Trainer<'_> {
                 skip: None,
                 divisor: divisor.as_ref(),
             };
-            self.update(&mut begun, signals)?;
+            self.apply(&mut begun, signals)?;
+            if let Err(failure) = self.complete(&mut begun) {
+                // This process has its part of the step, which all processes of the replica commit.
+                self.count_in_doubt(&begun.batch, &judged);
+                return Err(failure);
+            }
         }
         faults::point(Point::Commit, rank, begun.batch.step);
         self.conclude(begun, &end, &judged)?;
@@ -165,11 +170,11 @@ impl Trainer<'_> {
     fn confirm(&mut self, step: u64) -> Result<(), Failure> {
         let rank = self.member.world()?.rank();
         faults::point(Point::Column, rank, step);
-        let generation = self.member.current_generation();
+        let (generation, timeout) = (self.member.current_generation(), self.timeout_of_turn());
         if let Some(replica) = &mut self.replica
-            && let Some(cut) = faults::cuts_links(rank)
+            && let Some(cut) = faults::cut_of(rank)
         {
-            replica.cut(generation, cut);
+            replica.cut(generation, cut, timeout);
         }
         self.confirm_with_replica()
     }
@@ -185,24 +190,9 @@ impl Trainer<'_> {
 
     /// Twice the timeout of a collective: a sibling whose collective fails reports it only after
     /// that timeout.
-    fn timeout_of_turn(&self) -> Duration {
+    pub(super) fn timeout_of_turn(&self) -> Duration {
         let longest = self.member.longest_step();
         2 * self.launch.timeouts.of_first_step(longest)
-    }
-
-    /// Applies the gradients to the weights.
-    pub(super) fn update(
-        &mut self,
-        begun: &mut Begun,
-        signals: Signals<'_>,
-    ) -> Result<(), Failure> {
-        self.uncounted_updates += 1;
-        self.apply(begun, signals)?;
-        let completed = begun
-            .stopwatch
-            .time(Section::Communication, || self.work.update.complete());
-        // The other processes of the replica may have updated their parts.
-        completed.map_err(replica::explain)
     }
 
     /// Applies the gradients to the weights that this process updates.
@@ -210,11 +200,19 @@ impl Trainer<'_> {
         let Begun {
             stopwatch, rate, ..
         } = begun;
+        self.uncounted_updates += 1;
         let parameters = self.work.task.parameters_mut();
         let applied = stopwatch.time(Section::Optimizer, || {
             self.work.update.apply(parameters, *rate, signals)
         });
         Ok(applied?)
+    }
+
+    /// Fetches the weights that other processes of the replica have updated.
+    pub(super) fn complete(&mut self, begun: &mut Begun) -> Result<(), Failure> {
+        let stopwatch = &mut begun.stopwatch;
+        let completed = stopwatch.time(Section::Communication, || self.work.update.complete());
+        completed.map_err(replica::explain)
     }
 
     /// Begins a step at this position. Returns the step, and this rank's vote as far as it is
@@ -312,10 +310,7 @@ impl Trainer<'_> {
             self.member
                 .end_step_from_votes(&numbers, rank_vote.finite)?
         } else {
-            self.member
-                .world_and_late_vote()?
-                .1
-                .complete(&mut rank_vote);
+            self.member.complete_vote(&mut rank_vote)?;
             self.member.end_step_by_collective(local_loss, &rank_vote)?
         };
         if let Some(loss_sum) = loss_sum {

@@ -1,6 +1,7 @@
 //! The end of processes whose replica has lost another one. If the job keeps copies in its pods,
 //! each of them first saves its part of the last state, since the parts of all may be a whole
-//! state. The agent gives them time for that.
+//! state. The agent gives them time for that, and a file ends their waits for processes that may
+//! never answer.
 
 use std::time::Duration;
 
@@ -10,8 +11,7 @@ use tokio::time::Instant;
 use super::Worker;
 use crate::say::say;
 
-/// Time for a process to notice, after its step, that another one has ended: processes check their
-/// connections once per second while they wait.
+/// Time for a process to notice, after its step, that another one has ended.
 const TIME_TO_NOTICE: Duration = Duration::from_secs(2);
 /// Longest time from the loss to the end of a process, including the write of its part.
 const MAX_TIME: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ impl Worker<'_> {
         let has_next_life = self.lives.is_some() && self.ended.is_empty();
         if has_next_life && self.options.keeps_local_copies() {
             if let Some(replica) = &self.replica {
-                replica.is_over();
+                replica.announce_end();
             }
             self.saving_since.get_or_insert_with(Instant::now);
         } else {

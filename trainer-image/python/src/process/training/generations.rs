@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use roundhouse_member::Failure;
 use roundhouse_member::group::Abort;
 
-use crate::failure::{of_generations, unwanted};
+use crate::failure::{notify, of_generations};
 
 /// A `roundhouse.generations.Generations`, which documents its methods.
 #[derive(Debug)]
@@ -54,9 +54,6 @@ impl Generations {
 impl Abort for Generations {
     /// Ends the waits for the other processes of this replica.
     fn abort(&self) {
-        let cut = Python::attach(|py| self.0.call_method0(py, "cut_replica"));
-        if let Err(error) = cut {
-            unwanted(&error);
-        }
+        notify(|py| self.0.call_method0(py, "cut_replica"));
     }
 }

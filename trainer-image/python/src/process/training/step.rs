@@ -61,7 +61,8 @@ pub(in crate::process) enum Agreed {
 }
 
 impl Training {
-    /// Sends this rank's vote for the current step. Does not wait for the peers.
+    /// Sends this rank's vote for the current step. Does not wait for the peers, but perhaps for
+    /// this rank's copy of the step before.
     pub(in crate::process) fn send_vote(&mut self, numbers: Py<PyAny>) -> Result<(), Failure> {
         let Some((batch, vote)) = &mut self.begun else {
             return Err(internal("no step has begun"));
@@ -215,13 +216,13 @@ impl Training {
         Ok(())
     }
 
-    /// Counts a step that other processes of the replica may have committed, without a report.
-    /// After the body of the loop this process has to end.
-    pub(in crate::process) fn conclude_ready(&mut self, skipped: bool) -> Result<(), Failure> {
+    /// Counts a step in doubt, without a report. After the body of the loop this process has to
+    /// end.
+    pub(in crate::process) fn conclude_in_doubt(&mut self, skipped: bool) -> Result<(), Failure> {
         let (batch, end, weight) = self.take_agreed()?;
         self.member.count(&batch, skipped);
         let loss = mean_loss(&end, &batch, weight);
-        self.member.note_ready(&batch, loss);
+        self.member.note_in_doubt(&batch, loss);
         Ok(())
     }
 
